@@ -9,8 +9,8 @@ place in the config it came from.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Collection, Mapping
+from typing import Any, Callable
 
 from devrun.blame import cause_of
 from devrun.config.tree import where as where
@@ -34,7 +34,7 @@ from devrun.trust import (
     is_factory,
 )
 
-Buildable: TypeAlias = Callable[..., Any]
+Buildable = Callable[..., Any]
 
 
 def call(target: Buildable, args: dict[str, Any], cfg: Mapping[str, Any]) -> Any:

@@ -7,10 +7,12 @@ ask here, and know no device by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import metadata
+from functools import lru_cache
+from typing import Mapping
+
+from devrun.python38 import entry_points
 
 ENTRY_POINT_GROUP = "devrun.device_facts"
 ADAPTERS = {
@@ -106,10 +108,10 @@ FACTS: Mapping[str, DeviceFacts] = _Facts()
 """Device -> facts, of this package and of others."""
 
 
-@cache
+@lru_cache(maxsize=None)
 def _loaded() -> dict[str, DeviceFacts]:
     found = dict(OWN_FACTS)
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for point in entry_points(ENTRY_POINT_GROUP):
         if point.name not in found:
             found[point.name] = point.load()
     return found

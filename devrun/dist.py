@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from devrun.errors import (
     ConfigError,
@@ -27,11 +27,13 @@ from devrun.peers import addresses_of_this_start, let_gloo_finish
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
 
 _WITH_HOST = {"nccl": "cpu:gloo,cuda:nccl", "xccl": "cpu:gloo,xpu:xccl"}
 """With gloo beside it, counts and names travel without waiting for the device."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -314,7 +316,7 @@ def allreduce_grads(
     )
     torch.distributed.all_reduce(present, op=torch.distributed.ReduceOp.MAX)
     grads: list[Tensor] = []
-    for param, somewhere in zip(used, present.tolist(), strict=True):
+    for param, somewhere in zip(used, present.tolist()):
         if somewhere:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
@@ -336,7 +338,7 @@ def _average(tensors: list[Tensor], coalesce: bool, bucket_size_mb: int) -> None
         torch.distributed.all_reduce(flat)
         flat.div_(world)
         parts = flat.split([tensor.numel() for tensor in bucket])
-        for tensor, part in zip(bucket, parts, strict=True):
+        for tensor, part in zip(bucket, parts):
             tensor.copy_(part.view(tensor.shape))
 
 

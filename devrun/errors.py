@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from devrun.place import KeyPath, Place
+from devrun.python38 import unprefixed
 from devrun.redact import redact
 
 OUT_OF_MEMORY = {"can't allocate memory", "out of memory"}
@@ -101,9 +102,10 @@ class DevrunError(Exception):
         """The reason, less names at its beginning that `path` has."""
         reason = self.reason
         for section in path[:-1]:
-            reason = reason.removeprefix(f"{section}: ").removeprefix(f"{section}.")
+            reason = unprefixed(reason, f"{section}: ")
+            reason = unprefixed(reason, f"{section}.")
         if path and path[-1] == self.key:
-            reason = reason.removeprefix(f"{self.key} ")
+            reason = unprefixed(reason, f"{self.key} ")
         return reason
 
 

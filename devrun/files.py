@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from devrun.errors import ConfigError, DataError, StorageError
+from devrun.python38 import unsuffixed
 
 SMALL = 1 << 20
 """Bytes that a JSON file with the facts of a run may have."""
@@ -173,7 +174,7 @@ def checkpoints_near(path: Path) -> list[str]:
         for pattern in ("*/MANIFEST.json", "*.pth", "*.safetensors")
         for entry in folder.glob(pattern)
     ]
-    return [name.removesuffix("/MANIFEST.json") for name in found]
+    return [unsuffixed(name, "/MANIFEST.json") for name in found]
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Union
 
 from devrun.construct import where
 from devrun.dist import gather_objects, get_dist_info
@@ -134,7 +134,7 @@ class StatefulMetric:
         return {self.name: _scalar(self.name, found)}
 
 
-BuiltMetric: TypeAlias = "MeanMetric | StatefulMetric"
+BuiltMetric = Union["MeanMetric", "StatefulMetric"]
 
 
 def build_metrics(spec: Any) -> list[BuiltMetric]:
@@ -306,7 +306,7 @@ def predictions_and_targets(name: str, outputs: Mapping[str, Any]) -> tuple[Any,
         ConfigError: the model did not return one of them.
     """
     pair = outputs.get("predictions"), outputs.get("targets")
-    for key, value in zip(("predictions", "targets"), pair, strict=True):
+    for key, value in zip(("predictions", "targets"), pair):
         if value is None:
             raise ConfigError(
                 f"metric {name!r} needs {key!r}, which the model's evaluation step did "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Tuple
 
 from devrun.text import escape
 
-KeyPath = tuple[Any, ...]
+KeyPath = Tuple[Any, ...]
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,9 @@ def _part(key: str, value: Any, owner: Registry) -> Any:
 
 
 def _lazily(module: str, name: str) -> Callable[[], type]:
-    return functools.cache(lambda: getattr(importlib.import_module(module), name))
+    return functools.lru_cache(maxsize=None)(
+        lambda: getattr(importlib.import_module(module), name)
+    )
 
 
 _MODULE = _lazily("torch.nn", "Module")

@@ -32,7 +32,7 @@ class Capability(enum.Enum):
     FINITE_CHECKS = "losses are checked for NaN and infinity"
 
 
-class StepOutput(dict[str, Any]):
+class StepOutput(dict):
     """What one step returned: MMCV's dict with its three keys as attributes.
 
     Keys: `loss` (0-d tensor, detached, or None), `log_vars` (name -> number or 0-d
@@ -59,7 +59,7 @@ class StepOutput(dict[str, Any]):
         return count
 
 
-class MicroBatches(list[Any]):
+class MicroBatches(list):
     """The batches of one optimizer update, when gradients are accumulated."""
 
 

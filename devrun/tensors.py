@@ -39,6 +39,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in named_tensors(value))
 
 
+def nbytes(tensor: Tensor) -> int:
+    """What it takes, whatever its storage does; `Tensor.nbytes` of torch 2.1."""
+    return tensor.numel() * tensor.element_size()
+
+
 def is_spread(value: Any) -> bool:
     """Whether it is a `DTensor` of torch's, of which each process has a piece.
 
@@ -79,7 +84,7 @@ def _replaced(
         return value
     within = (*within, id(value))
     made = [_replaced(visit, part, path + label, within) for label, _, part in parts]
-    if all(new is old for new, (_, _, old) in zip(made, parts, strict=True)):
+    if all(new is old for new, (_, _, old) in zip(made, parts)):
         return value
     return _rebuilt(value, [key for _, key, _ in parts], made)
 
@@ -101,7 +106,7 @@ def _parts(value: Any, within: tuple[int, ...]) -> list[tuple[str, Any, Any]]:
     if id(value) in within:
         return []
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{k}", k, v) for k, v in zip(value._fields, value, strict=True)]
+        return [(f".{k}", k, v) for k, v in zip(value._fields, value)]
     if isinstance(value, (list, tuple, set, frozenset)):
         return [(f"[{index}]", index, part) for index, part in enumerate(value)]
     if isinstance(value, Mapping):
@@ -121,9 +126,9 @@ def _rebuilt(value: Any, keys: list[Any], parts: list[Any]) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value)(parts)
     if type(value) is dict:
-        return dict(zip(keys, parts, strict=True))
+        return dict(zip(keys, parts))
     made = copy.copy(value)
-    for key, part in zip(keys, parts, strict=True):
+    for key, part in zip(keys, parts):
         if isinstance(value, Mapping):
             made[key] = part
         else:  # a frozen dataclass refuses plain assignment, also on a copy

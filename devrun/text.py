@@ -64,11 +64,11 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str
     Args:
         numbers: all columns but the first end below each other.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
     return [
         "  ".join(
             cell.rjust(width) if numbers and place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for place, (cell, width) in enumerate(zip(row, widths))
         ).rstrip()
         for row in rows
     ]

@@ -36,6 +36,7 @@ from devrun.blame import cause_of
 from devrun.errors import ConfigError, UnknownNameError, nearest
 from devrun.network import network_closed
 from devrun.place import Place
+from devrun.python38 import is_standard
 
 MODULES = (
     "devrun.data", "devrun.hooks", "devrun.metrics", "devrun.models", "devrun.optim",
@@ -214,7 +215,7 @@ def _is_kind(found: Found, expected: type) -> bool:
     if _at(home, target.__qualname__) is not target:
         home = found.module  # it does not come from where it says
     top = _top(home)
-    if top in sys.stdlib_module_names or not _is_for_configs(home):
+    if is_standard(top) or not _is_for_configs(home):
         return False
     if not issubclass(target, expected):
         return False
@@ -352,7 +353,7 @@ def import_for_config(name: str) -> ModuleType:
         Exception: whatever its own code raises.
     """
     top, *rest = name.split(".")
-    if top in sys.stdlib_module_names:
+    if is_standard(top):
         raise _standard(name)
     if any(part.startswith("__") for part in (top, *rest)):
         raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")

@@ -35,7 +35,7 @@ class CalibratingRunner(EpochBasedRunner):
         self.model.train()
         for batch in self.loader(data_loader, training=True):
             self.eval_step(batch)  # no gradients; on whatever device this runs
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
         self.logger.info("calibrated %d layers of BatchNorm", len(norms))
 

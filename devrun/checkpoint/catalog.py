@@ -175,10 +175,8 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path).absolute()
     read_manifest(path)
-    with (
-        storage_errors(f"cannot remove {str(path)!r}"),
-        fileops.directory(path.parent) as parent,
-    ):
+    explained = storage_errors(f"cannot remove {str(path)!r}")
+    with explained, fileops.directory(path.parent) as parent:
         if fileops.file_type(path.name, parent) != "directory":
             raise CheckpointError(f"{str(path)!r} is a link; remove what it points at")
         doomed = temporary("del", path.name)
@@ -266,10 +264,8 @@ def set_others_aside(
     while (root / f"previous-{number}").exists():
         number += 1
     place = f"previous-{number}"
-    with (
-        storage_errors(f"cannot move the checkpoints in {str(root)!r}"),
-        fileops.directory(root) as fd,
-    ):
+    explained = storage_errors(f"cannot move the checkpoints in {str(root)!r}")
+    with explained, fileops.directory(root) as fd:
         fileops.make_directory(place, fd)
         for other in others:
             fileops.rename(other, f"{place}/{other}", fd)

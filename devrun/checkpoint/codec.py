@@ -38,6 +38,7 @@ from torch import Tensor
 
 from devrun.checkpoint import tensorfile
 from devrun.errors import CheckpointError
+from devrun.python38 import unprefixed
 from devrun.tensors import is_spread, tensors_in
 
 MAX_DEPTH = 64
@@ -182,7 +183,7 @@ class _Encoder:
         self, value: Tensor, where: str, keys: tuple[str, ...]
     ) -> dict[str, Any]:
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
-            kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+            kind = "meta" if value.is_meta else unprefixed(str(value.layout), "torch.")
             kind = "quantized" if value.is_quantized else kind
             raise CheckpointError(
                 f"{where} is a {kind} tensor, which a checkpoint cannot hold; "
@@ -198,7 +199,7 @@ class _Encoder:
             if host.dtype not in tensorfile.STORED:
                 if host.dtype not in _VIEWED.values():
                     raise CheckpointError(f"{where} is of {host.dtype}; convert it")
-                reference["dtype"] = str(host.dtype).removeprefix("torch.")
+                reference["dtype"] = unprefixed(str(host.dtype), "torch.")
                 reference["shape"] = list(host.shape)
                 host = host.reshape(-1).view(torch.uint8)
         name = self._free_name(keys)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict, Union
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ from devrun.errors import CheckpointError, StorageError
 
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
-Content = bytes | dict[str, Tensor]
+Content = Union[bytes, Dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,8 @@ def write_pointer(
     """
     data = strict_json.dumps({"checkpoint": check_name(name), "step": step})
     target = f"{check_part(pointer)}.json"
-    with (
-        storage_errors(f"cannot write {str(Path(root) / target)!r}"),
-        fileops.directory(Path(root)) as parent,
-    ):
+    explained = storage_errors(f"cannot write {str(Path(root) / target)!r}")
+    with explained, fileops.directory(Path(root)) as parent:
         write_file(target, [data], parent)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, List, Mapping
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 DERIVED = ("num_batches_tracked", "relative_position_index", "attn_mask")
 """What is no weight: a counter of batch norms, and what a model makes of its sizes."""
@@ -89,7 +92,7 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 
 
-Names = Mapping[str, list[str]]
+Names = Mapping[str, List[str]]
 """Our name -> the keys of its tensor, or of the parts of it, in order."""
 
 
@@ -115,7 +118,7 @@ class KeyMap:
                 whole = parts[0] if len(parts) == 1 else torch.cat(parts)
                 even = whole.dim() and len(whole) % len(keys) == 0
                 values = whole.chunk(len(keys)) if even else [whole] * len(keys)
-                result.update(zip(keys, values, strict=True))
+                result.update(zip(keys, values))
         return result
 
     def __str__(self) -> str:
@@ -193,7 +196,7 @@ def _filled(form: str, groups: Iterable[str]) -> str:
     return re.sub(r"N|[*]", lambda _: next(rest), form)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _patterns() -> list[tuple[str, re.Pattern[str], str, int, int]]:
     """What is in a key, its pattern, our name of it, which part of how many it is."""
     found = []

@@ -6,9 +6,9 @@ import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from devrun.errors import (
     nearest,
 )
 from devrun.files import user_path
+from devrun.python38 import unprefixed
 
 Loader = Callable[..., Any]
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|(?:s3|pavi|petrel|modelzoo|mmcls):")
@@ -130,7 +131,7 @@ def load_with_prefix(
     state_dict = state_dict_of(load_any(filename, map_location), filename)
     prefix = prefix if prefix.endswith(".") else f"{prefix}."
     found = {
-        key.removeprefix(prefix): value
+        unprefixed(key, prefix): value
         for key, value in state_dict.items()
         if key.startswith(prefix)
     }

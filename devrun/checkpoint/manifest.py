@@ -21,6 +21,7 @@ from devrun.checkpoint import strict_json
 from devrun.checkpoint.codec import decode_tree, encode_tree
 from devrun.checkpoint.names import FILE, MANIFEST, is_of_pieces, is_part
 from devrun.errors import CheckpointError
+from devrun.torch_features import cpu_capability
 
 SCHEMA = 4
 MAX_MANIFEST = 1 << 24
@@ -217,5 +218,5 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
         "threads": torch.get_num_threads(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_capability": cpu_capability(),
     }

@@ -130,11 +130,8 @@ class ShardedSnapshot(Snapshot):
         """
         root = Path(root)
         writer = _Writer(self, root, name)
-        with (
-            writer.draft,
-            storage_errors(f"cannot write checkpoint {str(root / name)!r}"),
-            _failures("cannot write the shards"),
-        ):
+        explained = storage_errors(f"cannot write checkpoint {str(root / name)!r}")
+        with writer.draft, explained, _failures("cannot write the shards"):
             dcp.save(
                 dict(self.tensors),
                 storage_writer=writer,

@@ -172,7 +172,7 @@ def named_optimizer_state(
             f"has {[len(group) for group in names]}; build both in the same way"
         )
     numbers = _flat([group["params"] for group in saved])
-    by_id = dict(zip(numbers, _flat(names), strict=True))
+    by_id = dict(zip(numbers, _flat(names)))
     state = state_dict["state"]
     return {
         "type": type(optimizer).__name__,
@@ -180,7 +180,7 @@ def named_optimizer_state(
         "extra": {key: state[key] for key in state if key not in by_id},
         "groups": [
             {"params": group_names, **_hyper_parameters(group)}
-            for group, group_names in zip(saved, names, strict=True)
+            for group, group_names in zip(saved, names)
         ],
         "parameters": {
             name: {
@@ -213,7 +213,7 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
     state = {known.present(name): dict(value) for name, value in tree["state"].items()}
     position = {name: index for index, name in enumerate(_flat(names))}
     groups: list[dict[str, Any]] = []
-    for here, present in zip(names, optimizer.param_groups, strict=True):
+    for here, present in zip(names, optimizer.param_groups):
         same = (n for n, there in enumerate(before) if set(there) == set(here))
         index = next(same, None)
         if index is None:

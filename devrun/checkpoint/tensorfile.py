@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Sequence
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-STORED: dict[torch.dtype, str] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
+from devrun.tensors import nbytes
+from devrun.torch_features import dtypes_in
+
+STORED: dict[torch.dtype, str] = dtypes_in(
+    {
+        "float64": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "int64": "I64",
+        "int32": "I32",
+        "int16": "I16",
+        "int8": "I8",
+        "uint64": "U64",
+        "uint32": "U32",
+        "uint16": "U16",
+        "uint8": "U8",
+        "bool": "BOOL",
+        "float8_e4m3fn": "F8_E4M3",
+        "float8_e5m2": "F8_E5M2",
+    }
+)
 """Types that every safetensors release since 0.4.3 reads."""
 
 _SMALL = 1 << 16
@@ -44,7 +49,7 @@ def size_of(
     tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None
 ) -> int:
     """Bytes the file will have."""
-    return len(_header(tensors, about)) + sum(t.nbytes for t in tensors.values())
+    return len(_header(tensors, about)) + sum(map(nbytes, tensors.values()))
 
 
 def pieces(
@@ -60,12 +65,13 @@ def pieces(
     together = bytearray(_header(tensors, about))
     for name in _order(tensors):
         tensor = tensors[name]
-        if not tensor.nbytes:
+        size = nbytes(tensor)
+        if not size:
             continue
         # By address: a view through NumPy would refuse bfloat16 and float8.
-        address = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+        address = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
         memory = memoryview(address)
-        if tensor.nbytes < _SMALL:
+        if size < _SMALL:
             together += memory
             continue
         if together:
@@ -105,9 +111,9 @@ def _header(
         entries[name] = {
             "dtype": STORED[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + tensor.nbytes],
+            "data_offsets": [offset, offset + nbytes(tensor)],
         }
-        offset += tensor.nbytes
+        offset += nbytes(tensor)
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -86,9 +86,7 @@ def _both(args: argparse.Namespace) -> Any:
             "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
             "or --against FILE"
         )
-    first, second = zip(
-        (args.configs[0], args.configs[-1]), devices, precisions, strict=True
-    )
+    first, second = zip((args.configs[0], args.configs[-1]), devices, precisions)
     with _loaded(args, *first) as one, _loaded(args, *second) as other:
         from devrun.rehearsal.compare import Trained, compare
 

@@ -198,7 +198,7 @@ def _fail(
 
 def _write_traceback(session: Session, error: BaseException) -> Path:
     """Append the traceback to the log file, or to a new one where that cannot be."""
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     command = " ".join(masked(session.argv))
     entry = escape_lines(f"{stamp} - devrun - ERROR - {command}\n{text}") + "\n"
@@ -223,4 +223,4 @@ def _append(path: Path, text: str) -> None:
 def _inside(filename: object, work_dir: Path | None) -> bool:
     if work_dir is None or not isinstance(filename, (str, os.PathLike)):
         return False
-    return Path(filename).absolute().is_relative_to(work_dir.absolute())
+    return work_dir.absolute() in Path(filename).absolute().parents

@@ -142,10 +142,8 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
 @contextmanager
 def trusted(args: argparse.Namespace, cfg: Any = None) -> Iterator[None]:
     """Within, configs may name what the flags allow; the modules of `cfg` are here."""
-    with (
-        granted(args.factories, everything=args.trust_config),
-        downloads_allowed(vars(args).get("allow_download", False)),
-    ):
+    downloads = downloads_allowed(vars(args).get("allow_download", False))
+    with granted(args.factories, everything=args.trust_config), downloads:
         if cfg is not None:
             import_modules(args, cfg)
         yield

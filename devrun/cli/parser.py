@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from devrun.cli.console import complain
 from devrun.errors import nearest
+from devrun.python38 import unprefixed
 
 UNKNOWN = "unrecognized arguments: "
 
@@ -30,7 +31,7 @@ class LineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(UNKNOWN):
-            message = self._about_unknown(message.removeprefix(UNKNOWN))
+            message = self._about_unknown(unprefixed(message, UNKNOWN))
         complain(f"{message}; see: {self.prog} --help")
         sys.exit(2)
 

@@ -56,7 +56,7 @@ class Kept:
         places = list(range(rank, size or 0, world)) if told else []
         if size is None and world == 1:
             places = list(range(len(self._mine)))
-        found = gather_objects(list(zip(places, self._mine, strict=False)))
+        found = gather_objects(list(zip(places, self._mine)))
         if not all(gather_objects(len(places) == len(self._mine))):
             raise DataError(
                 f"the loader gave {len(self._mine)} samples, {len(places)} were "
@@ -77,7 +77,7 @@ class Kept:
         labels: Any = outputs.get("targets")
         known = hasattr(labels, "detach") and labels.dim() and len(labels) == count
         given = per_sample(labels, count) if known else [None] * count
-        self._mine += zip(made, given, strict=True)
+        self._mine += zip(made, given)
 
 
 def predict(runner: Run, loaders: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

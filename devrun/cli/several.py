@@ -124,11 +124,8 @@ def _keep_stacks(stacks: str, work_dir: str | None) -> None:
     """Add the stacks of all processes to the log, which has those of the first."""
     logs = sorted(Path(work_dir).glob("[0-9]*_[0-9]*.log")) if work_dir else []
     if stacks and logs:
-        with (
-            suppress(OSError),
-            open(logs[-1], "a", encoding="utf-8", opener=unfollowed) as file,
-        ):
-            file.write(escape_lines(stacks) + "\n")
+        with suppress(OSError), open(logs[-1], "ab", opener=unfollowed) as file:
+            file.write(f"{escape_lines(stacks)}\n".encode())
 
 
 def _processes(args: argparse.Namespace, cfg: Any) -> int:

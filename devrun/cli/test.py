@@ -156,11 +156,8 @@ def opened(
     get_logger(log_level=cfg.get("log_level") or "INFO")
     how: dict[str, Any] = {"initialise": False, "progress": args.progress, "only": only}
     judged = "test" if args.split == "test" else "validate"
-    with (
-        trusted(args),
-        in_stage(stage or judged),
-        trial(cfg, 0, evaluate=1, **how) as training,
-    ):
+    tried = trial(cfg, 0, evaluate=1, **how)
+    with trusted(args), in_stage(stage or judged), tried as training:
         runner = training.runner
         runner.load_checkpoint(
             checkpoint,

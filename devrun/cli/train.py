@@ -168,7 +168,7 @@ def _built(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
     how: dict[str, Any] = {"progress": args.progress, "allow_pickle": args.allow_pickle}
     validate = not args.no_validate
     if args.dry_run:
-        how |= {"evaluate": int(validate), "save": True, "weights": True}
+        how.update(evaluate=int(validate), save=True, weights=True)
         with trial(plan.cfg, DRY_UPDATES, **how) as training:
             yield training
     else:

@@ -93,7 +93,7 @@ def _simple(
                     f"the key {describe(name)} has no form here; dump to a .py file"
                 )
                 raise config_error(reason, None, path)
-        return dict(zip(names, itertools.starmap(inner, value.items()), strict=True))
+        return dict(zip(names, itertools.starmap(inner, value.items())))
     if isinstance(value, (list, tuple, range)):
         items = itertools.starmap(inner, enumerate(value))
         return tuple(items) if isinstance(value, tuple) and not keys else list(items)
@@ -117,7 +117,7 @@ def _simple(
     return repr(value)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _dumper() -> Any:
     import yaml
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from devrun.config.origin import describe
 from devrun.config.tree import children, where
 from devrun.errors import ConfigError
 from devrun.place import KeyPath, Place
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 MOST_WORKERS = 256
 """Worker processes of one loader: more take the machine's memory, not its time."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from devrun.errors import ConfigError, nearest
 from devrun.place import Origin, Place
+from devrun.python38 import unprefixed
 from devrun.redact import MASK, Reference, is_secret_key, redact, remember
 from devrun.text import escape
 
@@ -22,7 +23,7 @@ def describe(value: object) -> str:
     if isinstance(value, dict):
         return f"a dict of {len(value)} keys"
     if isinstance(value, (list, tuple, set, frozenset)):
-        return f"a {type(value).__name__.removeprefix('Config').lower()} of " + (
+        return f"a {unprefixed(type(value).__name__, 'Config').lower()} of " + (
             f"{len(value)} items"
         )
     if isinstance(value, Reference):

@@ -115,7 +115,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sorted": sorted, "tuple": tuple, "copy.copy": copy.copy,
     "enumerate": lambda values, start=0: list(enumerate(values, start)),
     "reversed": lambda values: list(values)[::-1],
-    "zip": lambda *values: list(zip(*values, strict=False)),
+    "zip": lambda *values: list(zip(*values)),
 }  # fmt: skip
 """Every function but `dict`, which the reader makes itself to keep the lines."""
 

@@ -20,6 +20,7 @@ from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.errors import ConfigError
 from devrun.place import Origin, Place
+from devrun.python38 import unparsed, unsuffixed
 from devrun.text import escape
 
 MAX_WORDS = 60_000
@@ -134,7 +135,7 @@ class Reader:
         if method is None:
             if isinstance(node, ast.stmt):
                 word = kind.replace("FunctionDef", "def").replace("Delete", "del")
-                self.refuse(node, f"`{word.removesuffix('Def').lower()}`")
+                self.refuse(node, f"`{unsuffixed(word, 'Def').lower()}`")
             self.refuse(node, f"`{source_of(node)}`")
         try:
             self.budget.charge()
@@ -174,7 +175,7 @@ class Reader:
             given = operations.items(self.budget, value)
             if len(given) != len(target.elts):
                 self.fail(target, f"{len(target.elts)} names for {len(given)} values")
-            for part, item in zip(target.elts, given, strict=True):
+            for part, item in zip(target.elts, given):
                 self.assign(part, item, inner)
         elif isinstance(target, ast.Subscript) or _in_base(target):
             holder, key = self.holder(target)
@@ -273,7 +274,7 @@ class Reader:
 
     def _read_dict(self, node: ast.Dict) -> ConfigDict:
         result = operations.new_dict(self.budget, self.origin(node))
-        for key, value in zip(node.keys, node.values, strict=True):
+        for key, value in zip(node.keys, node.values):
             if key is None:
                 operations.update(self.budget, result, self.value(value))
             else:
@@ -364,7 +365,7 @@ class Reader:
 
     def _read_compare(self, node: ast.Compare) -> bool:
         left = self.value(node.left)
-        for sign, right_node in zip(node.ops, node.comparators, strict=True):
+        for sign, right_node in zip(node.ops, node.comparators):
             right = self.value(right_node)
             if not operations.operate(self.budget, sign, left, right):
                 return False
@@ -462,6 +463,6 @@ def source_of(node: ast.AST) -> str:
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             part.value = "..."
     try:
-        return escape(re.sub(MARKER, "{{...}}", ast.unparse(node)), 60)
+        return escape(re.sub(MARKER, "{{...}}", unparsed(node) or "..."), 60)
     except RecursionError:
         return "..."

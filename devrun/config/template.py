@@ -19,6 +19,7 @@ from typing import Any
 from devrun.config.limits import Budget
 from devrun.config.origin import config_error, describe, hint_for, shown_value
 from devrun.place import Origin
+from devrun.python38 import unprefixed
 from devrun.redact import Reference, remember
 
 MARKER = re.compile(r"_devrun_ref_[0-9a-f]{16}_(\d{1,6})_")
@@ -98,7 +99,7 @@ class Template:
             return match[0]
         name, origin = self._found[number]
         if name.startswith("_base_."):
-            return base(name.removeprefix("_base_."), origin)
+            return base(unprefixed(name, "_base_."), origin)
         full = os.path.abspath(os.path.expanduser(self.file))
         base_name = os.path.basename(full)
         stem, suffix = os.path.splitext(base_name)

@@ -24,7 +24,7 @@ class MissingKeyError(UnknownNameError, AttributeError):
     """No such key; an AttributeError too, so that `hasattr` and `getattr` work."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Meta:
     path: KeyPath | None = None
     origin: Origin | None = None
@@ -82,7 +82,7 @@ class _Node:
     __str__ = __repr__
 
 
-class ConfigDict(_Node, dict[Any, Any]):
+class ConfigDict(_Node, dict):
     """A dict with attribute access; nested dicts and lists are converted on entry.
 
     Raises:
@@ -165,7 +165,7 @@ class ConfigDict(_Node, dict[Any, Any]):
         return self
 
 
-class ConfigList(_Node, list[Any]):
+class ConfigList(_Node, list):
     """A list inside a configuration; frozen with it."""
 
     __slots__ = ("_meta_",)

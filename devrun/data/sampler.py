@@ -26,7 +26,7 @@ class SampleKey(NamedTuple):
     index: Any
 
 
-class EpochBatchSampler(Sampler[list[Any]]):
+class EpochBatchSampler(Sampler[Any]):
     """Batches of indices in an order computed from (seed, epoch), from any position.
 
     The order of an epoch is one permutation (or 0, 1, 2, ... without `shuffle`). A
@@ -131,7 +131,7 @@ class EpochBatchSampler(Sampler[list[Any]]):
         return [int(order[i % len(order)]) for i in range(begin, begin + share)]
 
 
-class KeyedBatchSampler(Sampler[list[Any]]):
+class KeyedBatchSampler(Sampler[Any]):
     """Somebody's own batch sampler, with keys for the per-sample randomness.
 
     A restart asks it for the batches before the position and throws away the

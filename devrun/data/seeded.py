@@ -32,7 +32,7 @@ class SampleError(DataError):
     """
 
 
-class Samples(list[Any]):
+class Samples(list):
     """The samples of one batch on their way to the collate function."""
 
     def __init__(self, items: Iterable[Any], key: SampleKey) -> None:
@@ -98,7 +98,7 @@ class SeededDataset(Dataset[Any]):
         samples = Samples((), first)
         draws = not _draws_nothing(self.dataset)
         if not draws and (stacked := _rows(self.dataset, indices)):
-            samples.extend(zip(*stacked, strict=True))
+            samples.extend(zip(*stacked))
             samples.stacked = stacked
             return samples
         for key in keys:

@@ -38,6 +38,6 @@ class Clock:
             updates: done by now.
         """
         last, self._lap = self._lap, (updates, self.data, self.copy, self.compute)
-        done, *spent = (now - then for now, then in zip(self._lap, last, strict=True))
+        done, *spent = (now - then for now, then in zip(self._lap, last))
         names = ("wait_time", "copy_time", "compute_time")
-        return {n: s / done for n, s in zip(names, spent, strict=True) if done > 0}
+        return {n: s / done for n, s in zip(names, spent) if done > 0}

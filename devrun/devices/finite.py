@@ -190,7 +190,7 @@ class FiniteGuard:
         unread, self._unread = self._unread, []
         values = torch.stack(unread).float().tolist() if unread else []
         if self.agree:
-            values = [max(ranks) for ranks in zip(*gather_objects(values), strict=True)]
+            values = [max(ranks) for ranks in zip(*gather_objects(values))]
         for value in values:
             if math.isfinite(value):
                 self._judge(value)

@@ -16,6 +16,7 @@ from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.options import IndexedOptions
 from devrun.devices.placement import chosen_index
+from devrun.torch_features import lacks, set_accelerator
 
 
 class GenericAdapter(EagerAdapter):
@@ -30,7 +31,7 @@ class GenericAdapter(EagerAdapter):
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
-        if not hasattr(torch, "accelerator"):
+        if lacks("2.6"):
             return f"it needs torch 2.6 or later, this is {torch.__version__}"
         here = _current_type()
         if here is None:
@@ -72,7 +73,7 @@ class GenericAdapter(EagerAdapter):
         here = torch.accelerator.device_count()
         index = chosen_index(self.name, self.options.index, here)
         if index is not None:
-            _set_index(index)
+            set_accelerator(index)
         # A single device goes without a number: some types know only one.
         kind = _current_type() or "cpu"
         return torch.device(kind) if index is None else torch.device(kind, index)
@@ -116,12 +117,6 @@ def _current_type() -> str | None:
         return None
     current = torch.accelerator.current_accelerator()
     return None if current is None else current.type
-
-
-def _set_index(index: int) -> None:
-    # renamed in torch 2.8; the old name warns from then on
-    chosen = getattr(torch.accelerator, "set_device_index", None)
-    (chosen or torch.accelerator.set_device_idx)(index)
 
 
 def _name_and_memory(kind: str | None, index: int) -> tuple[str, int | None]:

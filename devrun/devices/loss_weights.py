@@ -9,8 +9,8 @@ device: nothing waits for them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
@@ -89,14 +89,13 @@ class LossWeights:
         some = (self._all > 0).to(self._mine.dtype)
         whole = torch.where(self._mine > 0, self._mine, some)
         return sum(
-            _weighed(loss, count, whole)
-            for loss, count in zip(losses, self._items, strict=True)
+            _weighed(loss, count, whole) for loss, count in zip(losses, self._items)
         )
 
     def _mean(self, name: str, parts: list[StepOutput]) -> Any:
         having = [
             (part["log_vars"][name], size)
-            for part, size in zip(parts, self._sizes, strict=True)
+            for part, size in zip(parts, self._sizes)
             if name in part["log_vars"]
         ]
         return _mean([value for value, _ in having], [size for _, size in having])
@@ -111,4 +110,4 @@ def _weighed(loss: Any, count: Tensor, whole: Tensor, times: int = 1) -> Any:
 
 def _mean(values: list[Any], sizes: list[int]) -> Any:
     total = sum(sizes)
-    return sum(v * (size / total) for v, size in zip(values, sizes, strict=True))
+    return sum(v * (size / total) for v, size in zip(values, sizes))

@@ -49,7 +49,7 @@ class UpdateWatch:
     def __exit__(self, *details: object) -> None:
         for handle in self._handles:
             handle.remove()
-        for param, had in zip(self._params, self._had_gradient, strict=True):
+        for param, had in zip(self._params, self._had_gradient):
             if param.grad is not None and not had:
                 self.seen = True
 

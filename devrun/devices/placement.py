@@ -61,7 +61,7 @@ def move_together(
     _tie(model, tied)
     after = list(model.parameters())
     moved: dict[Tensor, Tensor] = {
-        old: new for old, new in zip(before, after, strict=True) if old is not new
+        old: new for old, new in zip(before, after) if old is not new
     }
     follow(optimizer, moved)
     for each in optimizers_in(optimizer):

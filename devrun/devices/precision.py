@@ -13,6 +13,7 @@ from torch import Tensor
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import UpdatePolicy
+from devrun.torch_features import GradScaler
 
 AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
     "fp32": None,
@@ -48,7 +49,7 @@ def autocast_for(
     return torch.autocast(device_type, dtype=dtype)
 
 
-class LossScaler(torch.amp.GradScaler):
+class LossScaler(GradScaler):
     """torch's, with a factor that may also stay fixed, and a count of what it left out.
 
     An update left out because scaled gradients overflowed is part of the search for a

@@ -10,7 +10,6 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from devrun.device_facts import ADAPTERS, FACTS
@@ -21,6 +20,7 @@ from devrun.errors import (
     UnknownNameError,
     nearest,
 )
+from devrun.python38 import entry_points
 
 if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
@@ -215,5 +215,5 @@ def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:
 
 def _entry_points() -> dict[str, str]:
     """Name -> target of what installed packages offer."""
-    points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    points = entry_points(ENTRY_POINT_GROUP)
     return {point.name: point.value.replace(" ", "") for point in points}

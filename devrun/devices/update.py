@@ -13,9 +13,9 @@ import contextlib
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar, Optional
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ from devrun.parallel.strategy import Strategy
 from devrun.step import MicroBatches, StepOutput
 from devrun.tensors import map_tensors
 
-OnGrads = Callable[[], None] | None
+OnGrads = Optional[Callable[[], None]]
 
 logger = logging.getLogger("devrun")
 

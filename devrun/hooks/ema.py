@@ -204,7 +204,7 @@ class EMAHook(Hook):
         if averaged[0].is_floating_point() or averaged[0].is_complex():
             torch._foreach_lerp_(parts_here(averaged), parts_here(new), self._weight)
         else:
-            for old, value in zip(averaged, new, strict=True):
+            for old, value in zip(averaged, new):
                 old.copy_(value)
 
     def _fetch(self, runner: Run) -> None:
@@ -217,7 +217,6 @@ class EMAHook(Hook):
         for mine, theirs in zip(
             parts_here(self._tensors(self.averaged_model)),
             parts_here(self._tensors(runner.model)),
-            strict=True,
         ):
             kept = theirs.detach().clone()
             theirs.copy_(mine)

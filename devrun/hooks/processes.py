@@ -58,7 +58,7 @@ class StopTogetherHook(Hook):
         pace = (perf_counter() - self._since) / max(done, 1)
         wanted = runner.stop_wanted
         mine = (wanted is not None, pace)
-        stops, paces = zip(*gather_numbers(mine), strict=True)
+        stops, paces = zip(*gather_numbers(mine))
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
         if any(stops):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from devrun.dist import allreduce_grads
@@ -22,6 +21,7 @@ from devrun.parallel.divided import is_divided
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability, UpdatePolicy
+from devrun.torch_features import GradScaler
 
 
 @HOOKS.register_module()
@@ -87,7 +87,7 @@ class OptimizerHook(Hook):
         self.grad_clip, self.loss_scale = policy.grad_clip, policy.loss_scale
         self.cumulative_iters = cumulative_iters
         self.detect_anomalous_params = detect_anomalous_params
-        self._scaler: torch.amp.GradScaler | None = None
+        self._scaler: GradScaler | None = None
         self._saved: dict[str, Any] = {}
         self._helps = False  # known when a run begins
         self._seen_steps = 0
@@ -189,13 +189,11 @@ class OptimizerHook(Hook):
                     "computational graph",
                 )
 
-    def _grad_scaler(self, loss: Tensor) -> torch.amp.GradScaler:
+    def _grad_scaler(self, loss: Tensor) -> GradScaler:
         if self._scaler is None:
             enabled = self.policy.precision == "fp16"
             arguments = self.policy.scaler_arguments
-            self._scaler = torch.amp.GradScaler(
-                loss.device.type, enabled=enabled, **arguments
-            )
+            self._scaler = GradScaler(loss.device.type, enabled=enabled, **arguments)
             if self._saved:
                 self._scaler.load_state_dict(self._saved)
         return self._scaler

@@ -55,7 +55,7 @@ _KNOWN = {
 """Models that configs begin with -> the packages that have them."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def attach(name: str) -> Scope:
     """The scope `name`, with its package imported.
 

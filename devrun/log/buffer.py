@@ -261,6 +261,6 @@ def _to_host(parts: list[Any]) -> list[float]:
 
         for places in kinds.values():
             read = torch.stack([parts[index] for index in places]).tolist()
-            for index, number in zip(places, read, strict=True):
+            for index, number in zip(places, read):
                 numbers[index] = float(number)
     return numbers

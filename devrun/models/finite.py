@@ -43,6 +43,4 @@ def _first_bad(named: list[tuple[str, Tensor]]) -> str | None:
     if torch.isfinite(torch.stack(sums)).all():
         return None
     good = torch.stack([torch.isfinite(value).all() for _, value in named]).tolist()
-    return next(
-        (name for (name, _), ok in zip(named, good, strict=True) if not ok), None
-    )
+    return next((name for (name, _), ok in zip(named, good) if not ok), None)

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from devrun.config.origin import describe
 from devrun.config.revisions import revisions
 from devrun.errors import ConfigError, ConfigTypeError, nearest
+from devrun.python38 import unprefixed
 
 REGEX = "re:"
 
@@ -110,7 +111,7 @@ def _matcher(key: str, pattern: str) -> Callable[[str], bool]:
         glob = re.compile(translate(pattern))
         return lambda name: any(map(glob.match, _beginnings(name)))
     try:
-        ((compiled, _),) = revisions([[pattern.removeprefix(REGEX), ""]])
+        ((compiled, _),) = revisions([[unprefixed(pattern, REGEX), ""]])
     except ValueError as error:
         raise ConfigError.of(
             key, f"has a pattern that cannot be used: {error}"

@@ -13,6 +13,7 @@ from torch import nn
 from devrun.blame import cause_of
 from devrun.construct import where
 from devrun.errors import ConfigError
+from devrun.python38 import unprefixed
 from devrun.registry import Registry
 
 
@@ -112,7 +113,7 @@ class _Renamed:
         own = {name for name, _ in module.named_children()}
         own |= {name for name, _ in module.named_parameters(recurse=False)}
         for key in [key for key in state if key.startswith(prefix)]:
-            rest = key.removeprefix(prefix)
+            rest = unprefixed(key, prefix)
             if rest.partition(".")[0] not in own:
                 value = state.pop(key)
                 for place in self.places:

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from devrun.errors import ConfigError
 from devrun.models.blocks import blocks_of
 from devrun.models.names import matching_modules
+from devrun.torch_features import is_compiling
 
 KEY = "gradient_checkpointing"
 
@@ -82,7 +83,7 @@ class _Recomputed:
         if not torch.is_grad_enabled():
             return type(self.module).forward(self.module, *args, **kwargs)
         # a compiler recomputes from its graph, in which norms and streams move once
-        compiled = torch.compiler.is_compiling()
+        compiled = is_compiling()
         around: Any = {} if compiled else {"context_fn": self._contexts}
         return checkpoint(
             type(self.module).forward,

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
@@ -35,6 +34,7 @@ from devrun.errors import DeviceUnavailableError, RunInterrupted
 from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
 from devrun.log.logger import silence
 from devrun.parallel.failure import FINAL, STOPPED, Ended, RankError, cause
+from devrun.torch_features import distributed_error
 
 _TO_ANSWER = 75
 """Seconds; torch itself waits 60 for the first machine to listen."""
@@ -177,7 +177,7 @@ class _Machine:
         met.store.set(f"devrun/machine/{met.rank}", mine)
         keys = [f"devrun/machine/{each}" for each in range(met.world_size)]
         told = [json.loads(met.store.get(key)) for key in keys]
-        counts, begun, restarts = zip(*told, strict=True)
+        counts, begun, restarts = zip(*told)
         self._first_rank, self._since = sum(counts[: met.rank]), min(begun)
         shared = {
             **_environment(self._how.processes),
@@ -333,7 +333,7 @@ def _met(how: Launch) -> Iterator[None]:
     """What torch says of a meeting that fails, in one line."""
     try:
         yield
-    except (RendezvousError, DistError, ValueError) as error:
+    except (RendezvousError, distributed_error(), ValueError) as error:
         cause = error.__cause__ or error
         first = (str(cause).splitlines() or [type(cause).__name__])[0]
         where = how.endpoint or "this machine"

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from devrun.models.recompute import checkpoint_blocks
 from devrun.parallel.strategy import optimizers_in
 from devrun.runners.training import Training
-from devrun.tensors import INSIDE, batch_size_of, local_of, replaced, tensors_in
+from devrun.tensors import INSIDE, batch_size_of, local_of, nbytes, replaced, tensors_in
 
 PASSES, OPTIMIZER = "the forward and backward pass", "the optimizer"
 _KINDS = {
@@ -172,7 +172,7 @@ def _peak(tracker: Any) -> dict[str, int]:
 
 def size_of(tensors: Iterable[Any]) -> int:
     """Bytes that this rank has of them."""
-    return sum(local_of(one).nbytes for one in tensors if isinstance(one, Tensor))
+    return sum(nbytes(local_of(one)) for one in tensors if isinstance(one, Tensor))
 
 
 def memory_of(

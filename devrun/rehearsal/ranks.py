@@ -34,7 +34,7 @@ from devrun.rehearsal.check.request import Request
 from devrun.rehearsal.memory import as_on_gpu, resized, update_memory
 from devrun.runners.training import Training
 from devrun.runners.trial import trial
-from devrun.tensors import batch_size_of
+from devrun.tensors import batch_size_of, nbytes
 
 REFUSED = "refused"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -164,11 +164,11 @@ class _Sent(TorchDispatchMode):
     ) -> Any:
         name = func.name()
         if name == "c10d::_allgather_base_":  # all but its own share
-            self.bytes += self.micro_batches * (args[0].nbytes - args[1].nbytes)
+            self.bytes += self.micro_batches * (nbytes(args[0]) - nbytes(args[1]))
         elif name == "c10d::_reduce_scatter_base_":
-            self.bytes += args[1].nbytes - args[0].nbytes
+            self.bytes += nbytes(args[1]) - nbytes(args[0])
         elif name == "c10d::allreduce_":
-            self.reduced(sum(tensor.nbytes for tensor in args[0]))
+            self.reduced(sum(nbytes(tensor) for tensor in args[0]))
         return func(*args, **(kwargs or {}))
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from devrun.config.imports import import_custom, import_named, search_folders
@@ -120,7 +119,7 @@ def scaling(
     if update is None:
         raise DevrunError("; ".join(found.why for found in notes.findings) or "lost")
     found, left_out = [], {}
-    for rank, sums in zip(ranks, update.pop("ranks"), strict=True):
+    for rank, sums in zip(ranks, update.pop("ranks")):
         if REFUSED in sums:
             left_out[rank.strategy] = sums[REFUSED]
             continue
@@ -174,7 +173,7 @@ def _timed(cfg: Any, device: str) -> float | str:
             training.run()
     except Exception as error:  # noqa: BLE001 - such as a batch that does not fit
         return one_line(error)
-    spans = [after - before for before, after in pairwise(clock.ends)]
+    spans = [after - before for before, after in zip(clock.ends, clock.ends[1:])]
     return statistics.median(spans) if spans else "it has a single update"
 
 

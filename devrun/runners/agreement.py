@@ -70,7 +70,7 @@ def check_data(runner: Any, flow: Workflow) -> None:
         ConfigError: names the ranks and the lengths.
     """
     if runner.world_size > 1 and runner.counts_epochs:
-        phases = zip(flow.flow, flow.loaders, strict=True)
+        phases = zip(flow.flow, flow.loaders)
         require_same(
             {
                 f"updates per epoch of the data of phase {number}": length(

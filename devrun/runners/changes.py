@@ -111,7 +111,7 @@ def compare_data(
         CheckpointError: naming what differs.
     """
     changes = []
-    for (mode, _), loader, old in zip(flow.flow, flow.loaders, saved, strict=False):
+    for (mode, _), loader, old in zip(flow.flow, flow.loaders, saved):
         if "val" in (mode, old.get("mode")):
             continue
         new = loader_facts(loader, mode)

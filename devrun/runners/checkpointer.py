@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Mapping, Protocol, Union
 
 from devrun import __version__, dist
 from devrun.checkpoint import (
@@ -37,7 +37,7 @@ from devrun.runners.writing import Writing
 
 CHECKPOINTS = "checkpoints"
 """Their folder in a work_dir."""
-HookConfig = Mapping[str, Any] | Hook | None
+HookConfig = Union[Mapping[str, Any], Hook, None]
 """A hook, or a config of one."""
 
 

@@ -198,9 +198,9 @@ def _take_loaders(run: WholeRun, flow: Workflow, data_loaders: Sequence[Any]) ->
     """Give each phase its loader as the device wants it, in the order of the seed."""
     flow.loaders = [
         run.loader(loader, training=mode != "val")
-        for loader, (mode, _) in zip(data_loaders, flow.flow, strict=True)
+        for loader, (mode, _) in zip(data_loaders, flow.flow)
     ]
-    for prepared, (mode, _) in zip(flow.loaders, flow.flow, strict=True):
+    for prepared, (mode, _) in zip(flow.loaders, flow.flow):
         if mode != "val":
             prepared.clock = run.state.clock
     check_data(run, flow)
@@ -352,9 +352,7 @@ def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> lis
     `loaders` are the prepared ones, one for each phase of `workflow`.
     """
     flow = [tuple(phase) for phase in workflow]
-    trains = (
-        one for one, (mode, _) in zip(loaders, flow, strict=True) if mode != "val"
-    )
+    trains = (one for one, (mode, _) in zip(loaders, flow) if mode != "val")
     size = next((one.samples_per_update for one in trains), None)
     kind = f"{runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
     ranks = "" if runner.world_size == 1 else f" x {runner.world_size} processes"

@@ -23,7 +23,7 @@ def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
         position["workflow"] = flow.position(completed=state.phase_over)
         position["loaders"] = [
             {**loader_facts(loader, mode), **_stream_positions(loader)}
-            for loader, (mode, _) in zip(flow.loaders, flow.flow, strict=True)
+            for loader, (mode, _) in zip(flow.loaders, flow.flow)
         ]
     return position
 
@@ -43,7 +43,7 @@ def take_position(
             flow.flow,
         )
     sizes = None
-    pairs = zip(flow.loaders, position.get("loaders", []), strict=False)
+    pairs = zip(flow.loaders, position.get("loaders", []))
     for number, (loader, saved) in enumerate(pairs):
         saved = _of_this_process(loader, saved, logger)
         before = saved["samples_per_update"]

@@ -142,7 +142,7 @@ class Session:
 
     def count_batches(self, loaders: Sequence[Any], flow: Sequence[Any]) -> None:
         """Tell a model how long an epoch is, which its optimizer may depend on."""
-        for loader, (mode, _) in zip(loaders, flow, strict=True):
+        for loader, (mode, _) in zip(loaders, flow):
             if self.contract is not None and mode != "val":
                 self.contract.batches = length(loader, needed=False)
 

@@ -173,7 +173,7 @@ def _built(
         loaders, val_loader = _loaders(cfg["data"], workflow, validate)
     else:
         loaders, val_loader = own_loaders(workflow, only, validate)
-    _take_transform(model, adapter, zip(workflow, loaders, strict=True))
+    _take_transform(model, adapter, zip(workflow, loaders))
     _check_data(cfg["model"], model, [*loaders, val_loader])
     check_targets(model, loss, loaders, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])

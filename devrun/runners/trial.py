@@ -121,15 +121,15 @@ def shorten(
         Key -> size that was made smaller, and what it was.
     """
     changes = _schedule(cfg, updates, evaluate or int(save))
-    changes |= {"work_dir": work_dir, "resume_from": None, "auto_resume": None}
+    changes.update(work_dir=work_dir, resume_from=None, auto_resume=None)
     if not save:
         changes["checkpoint_config"] = None
     if device is not None:
-        changes |= {"device": device, "performance": None, **_without_workers(cfg)}
+        changes.update(device=device, performance=None, **_without_workers(cfg))
         if (cfg.get("checkpoint_config") or {}).get("out_dir") and save:
             changes["checkpoint_config.out_dir"] = None  # of another machine
     if not updates:
-        changes |= {key: None for key in _OF_TRAINING if key in cfg}
+        changes.update({key: None for key in _OF_TRAINING if key in cfg})
         changes["log_config"] = {"hooks": [], "_delete_": True}
     change(cfg, changes)
     for name in () if updates else _WHEN:
@@ -226,7 +226,7 @@ def _reduce(
     """Make smaller what would take too long as it is."""
     limits = {f"{at}.{name}": samples for at in ("data", *_LOADERS) for name in BATCHES}
     for at in ("optimizer_config", "device", *FACTS):
-        limits |= {f"{at}.cumulative_iters": _MOST, f"{at}.replicas": _MOST}
+        limits.update({f"{at}.cumulative_iters": _MOST, f"{at}.replicas": _MOST})
     made = {}
     for key, limit in limits.items():
         size = inside(cfg, key)

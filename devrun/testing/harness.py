@@ -110,7 +110,7 @@ class Session:
         return copies, self.optimizer.state_dict()
 
 
-class Whole(list[Any]):
+class Whole(list):
     """A loader with one batch."""
 
     def __init__(self, batch: Any) -> None:

@@ -78,7 +78,7 @@ class UpdateTests(AdapterTests):
         losses, model, _ = by_hand(whole)
         session = Session(adapter, UpdatePolicy(accumulate=3))
         parts = [
-            MicroBatches(zip(x.split(list(sizes)), y.split(list(sizes)), strict=True))
+            MicroBatches(zip(x.split(list(sizes)), y.split(list(sizes))))
             for x, y in whole
         ]
         if (
@@ -127,7 +127,7 @@ class UpdateTests(AdapterTests):
         session = Session(adapter)
         now = session.optimizer.param_groups
         assert len(now) == len(session.groups)
-        for group, was in zip(now, session.groups, strict=True):
+        for group, was in zip(now, session.groups):
             for key in was.keys() - {"params"}:
                 assert group[key] == was[key]
         names = dict(adapter.unwrap_model(session.model).named_parameters())
@@ -156,9 +156,10 @@ class UpdateTests(AdapterTests):
         session.step(MicroBatches([(x[:4], y[:4]), (x[4:], y[4:])]), on_grads=look)
         _, plain, _ = by_hand([(x, y)])
         ((grads, during),) = seen
-        for grad, theirs in zip(grads, gradients(plain), strict=True):
+        assert len(grads) == len(gradients(plain)) and len(during) == len(before)
+        for grad, theirs in zip(grads, gradients(plain)):
             self.assert_close(grad, theirs)
-        for now, was in zip(during, before, strict=True):
+        for now, was in zip(during, before):
             assert torch.equal(now, was)
 
     def test_a_nan_is_found_before_a_save_at_the_latest(

@@ -54,7 +54,7 @@ PROCESSORS = Registry("processor", expects=lambda: Processor)
 
 
 @DATASETS.register_module()
-class HuggingFaceDataset(Dataset[dict[str, Any]]):
+class HuggingFaceDataset(Dataset[Any]):
     """dict(column -> value) of each row, with lists of numbers as tensors.
 
     Nothing is downloaded: the rows come from files that are here. An image becomes a

@@ -8,9 +8,8 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ _OF_CIFAR = (
 _RECORD = 1 + 3 * 32 * 32  # label, then the red, green and blue planes
 
 
-class TensorImages(Dataset[tuple[Any, int]]):
+class TensorImages(Dataset[Any]):
     """`images` (N, C, H, W) through `pipeline`, with their `targets` (N,).
 
     Attributes: `images` uint8, `targets` int64, `classes`, `num_classes`.
@@ -204,7 +203,7 @@ def _stratified(targets: torch.Tensor, fraction: float) -> torch.Tensor:
 
 
 @DATASETS.register_module(name=["ImageFolder", "ImageNet"])
-class ImageFolder(Dataset[tuple[Any, int]]):
+class ImageFolder(Dataset[Any]):
     """(image, label) of the images below `data_prefix`, decoded by Pillow to RGB.
 
     The classes are the folders directly below, in the order of their names; within a
@@ -262,7 +261,7 @@ class ImageFolder(Dataset[tuple[Any, int]]):
         return self.pipeline(image), int(self.targets[index])
 
 
-_Listing = tuple[Sequence[str], list[str], list[int]]
+_Listing = Tuple[Sequence[str], List[str], List[int]]
 """Class names, paths and labels."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -11,7 +12,7 @@ from devrun.registry import DATASETS
 
 
 @DATASETS.register_module()
-class SyntheticClassification(Dataset[tuple[torch.Tensor, int]]):
+class SyntheticClassification(Dataset[Any]):
     """(input of `shape`, label): a pattern per class plus Gaussian noise.
 
     Sample i depends on (`seed`, i) alone and is computed when asked for. Take the

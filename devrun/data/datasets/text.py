@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "li
 
 
 @DATASETS.register_module(name=["TextCorpus", "LanguageModelDataset"])
-class TextCorpus(Dataset[dict[str, torch.Tensor]]):
+class TextCorpus(Dataset[Any]):
     """dict(input_ids, labels), int64 (block_size,), the labels being the same tokens:
     the model shifts them, as Hugging Face's models and the GPT here do.
 

@@ -256,7 +256,7 @@ def _zero_in_place(optimizer: Any) -> None:
     optimizer.zero_grad(set_to_none=False)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def divide_linear_backward() -> None:
     """Say how `linear_backward` goes with divided operands; once a process.
 

@@ -70,7 +70,7 @@ def _is_setting(name: str, value: str) -> bool:
     return known and "/" not in value
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _reviewed() -> list[str]:
     lines = _REVIEWED.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]

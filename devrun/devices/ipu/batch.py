@@ -39,7 +39,7 @@ class Flat:
     @property
     def kinds(self) -> list[str]:
         """`NAME (DTYPE)` of each tensor."""
-        pairs = zip(self.names, self.tensors, strict=True)
+        pairs = zip(self.names, self.tensors)
         return [f"{name} ({tensor.dtype})" for name, tensor in pairs]
 
     def take(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ def rows_of(flat: Flat, parts: int) -> int:
     if not flat.tensors:
         raise ConfigTypeError("a batch without tensors: an IPU has nothing to run on")
     rows = flat.tensors[0].shape[0] if flat.tensors[0].dim() else 1
-    for tensor, name in zip(flat.tensors, flat.names, strict=True):
+    for tensor, name in zip(flat.tensors, flat.names):
         size = tensor.shape[0] if tensor.dim() else 1
         if size != rows or size == 0 or (not tensor.dim() and parts > 1):
             raise ConfigError(
@@ -113,7 +113,7 @@ class Difference(NamedTuple):
     @property
     def dims(self) -> list[int]:
         """Those that differ, in both of which there are as many."""
-        pairs = zip(self.shape, self.other, strict=True)
+        pairs = zip(self.shape, self.other)
         return [dim for dim, (size, other) in enumerate(pairs) if size != other]
 
 
@@ -126,9 +126,7 @@ def differing(flat: Flat, known: Flat, *, any_rows: bool = False) -> list[Differ
     begin = int(any_rows)
     return [
         Difference(name, shape, other)
-        for name, shape, other in zip(
-            flat.names, flat.shapes, known.shapes, strict=True
-        )
+        for name, shape, other in zip(flat.names, flat.shapes, known.shapes)
         if shape[begin:] != other[begin:]
     ]
 
@@ -198,5 +196,5 @@ def whole(batch: Any) -> Any:
                 "micro-batches of one update, and shapes are static on an IPU",
                 different,
             )
-    columns = zip(first.tensors, *(flat.tensors for flat in others), strict=True)
+    columns = zip(first.tensors, *(flat.tensors for flat in others))
     return rebuild(first.template, [torch.cat(same) for same in columns])

@@ -8,8 +8,7 @@ Of 103 rows with micro-batches of 256, that makes groups of 64, 32, 4, 2 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ def evaluate(executor: Executor, flat: Flat, rows: int, run: Run) -> StepOutput:
     picked = torch.cat([*slots, *[slots[-1]] * idle])
     weights = torch.tensor([*sizes, *[0] * idle], dtype=torch.float32)
     runs = [run(executor, flat.take(part)) for part in picked.split(executor.rows)]
-    outputs = [_together(same) for same in zip(*runs, strict=True)]
+    outputs = [_together(same) for same in zip(*runs)]
     count = len(call.scalars)
     log_vars = means(call, outputs[:count], weights, rows)
     made = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, List, Tuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from devrun.errors import (
 )
 from devrun.text import joined
 
-_Kept = tuple[list[bool], list[bool]]
+_Kept = Tuple[List[bool], List[bool]]
 
 logger = logging.getLogger("devrun")
 

@@ -71,7 +71,7 @@ class DeviceOptimizer:
         first = {k: v for k, v in values[0].items() if k != "momentum" or not plain}
         groups = [
             {"params": list(group["params"]), **{k: now[k] for k in first}}
-            for group, now in zip(optimizer.param_groups, values, strict=True)
+            for group, now in zip(optimizer.param_groups, values)
         ]
         self.twin: Any = getattr(sdk.optim, kind)(groups, **first, **extras)
         self._sent: list[dict[str, Any]] = values
@@ -88,7 +88,7 @@ class DeviceOptimizer:
         now = self._values()
         if now == self._sent:
             return False
-        for group, values in zip(self.twin.param_groups, now, strict=True):
+        for group, values in zip(self.twin.param_groups, now):
             group.update(values)
         self._sent = now
         return True
@@ -281,9 +281,7 @@ def _policy_extras(kind: str, policy: UpdatePolicy) -> dict[str, Any]:
     """
     extras: dict[str, Any] = {}
     velocity = "velocity" if kind == "SGD" else "first_order_momentum"
-    names = dict(
-        zip(POLICY_KEYS, ("accum_type", f"{velocity}_accum_type"), strict=True)
-    )
+    names = dict(zip(POLICY_KEYS, ("accum_type", f"{velocity}_accum_type")))
     for key, value in policy.options.items():
         if key not in names:
             raise ConfigError(

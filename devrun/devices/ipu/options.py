@@ -24,6 +24,7 @@ from devrun.errors import (
     UnsupportedFeatureError,
     nearest,
 )
+from devrun.python38 import unprefixed
 from devrun.step import UpdatePolicy
 from devrun.text import joined
 
@@ -73,11 +74,8 @@ _NO_SETTERS = frozenset(
     | {"setAvailableMemoryProportion", "setExecutionStrategy", "setPartialsType"}
 )
 _COUNTS = ("replicationFactor", "deviceIterations", "gradientAccumulation")
-_DTYPES = {"half": torch.half, "float16": torch.half, "fp16": torch.half} | {
-    "float": torch.float,
-    "float32": torch.float,
-    "fp32": torch.float,
-}
+_DTYPES = {"half": torch.half, "float16": torch.half, "fp16": torch.half}
+_DTYPES.update({"float": torch.float, "float32": torch.float, "fp32": torch.float})
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ def dtype_of(name: str, value: Any) -> torch.dtype:
     Raises:
         ConfigError: neither half nor float.
     """
-    found = _DTYPES.get(str(value).removeprefix("torch."))
+    found = _DTYPES.get(unprefixed(str(value), "torch."))
     if found is None:
         raise _refused(name, f"must be half or float, got {value!r}")
     return found

@@ -13,6 +13,7 @@ from devrun.devices.emulation import (
 )
 from devrun.devices.versions import fitting, misfit, release_of
 from devrun.errors import DeviceUnavailableError
+from devrun.python38 import unprefixed
 from devrun.text import joined
 
 _TORCH = {
@@ -60,7 +61,7 @@ def missing() -> str | None:
         )
     # before the import: native code of another torch may end the process
     if wrong := misfit("PopTorch", release_of("poptorch"), _pinned()):
-        return f"{wrong}; {_REHEARSE.removeprefix('or ')}"
+        return f"{wrong}; {unprefixed(_REHEARSE, 'or ')}"
     try:
         import poptorch
 

@@ -69,11 +69,7 @@ class DeviceStep(nn.Module):
         training = call.mode == "train"
         watched = all_begun(step.module) if training else nullcontext()
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
-        with (
-            tensors_only(step.module),
-            watched,
-            CaptureWatch(*parts) as frozen,
-        ):
+        with tensors_only(step.module), watched, CaptureWatch(*parts) as frozen:
             result = step(batch, call.mode)
         call.frozen = frozen.findings
         loss = result["loss"]
@@ -146,7 +142,7 @@ def means(
         weights: one for each micro-batch; None counts each once.
     """
     found: dict[str, Any] = {}
-    for name, value in zip(call.scalars, outputs, strict=False):
+    for name, value in zip(call.scalars, outputs):
         values = value.detach().reshape(-1)
         found[name] = (values if weights is None else values * weights).sum() / count
     return {**found, **call.fixed}

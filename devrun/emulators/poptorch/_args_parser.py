@@ -116,7 +116,7 @@ class ParsedArgs:
 
     def named(self) -> Iterator[tuple[str, Any]]:
         """Each argument with its name."""
-        yield from zip(self.names, self.args, strict=True)
+        yield from zip(self.names, self.args)
         for key in _ordered(self.kwargs):
             yield key, self.kwargs[key]
 
@@ -160,7 +160,7 @@ class ArgsParser:
         if every is None:
             every = [kinds.POSITIONAL_OR_KEYWORD] * len(self._varnames)
         plain = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-        rows = list(zip(self._varnames, self._defaults, every, strict=True))
+        rows = list(zip(self._varnames, self._defaults, every))
         positional = [(n, d) for n, d, kind in rows if kind in plain]
         star = next((n for n, _, k in rows if k == kinds.VAR_POSITIONAL), None)
         stars = any(k == kinds.VAR_KEYWORD for _, _, k in rows)
@@ -243,7 +243,7 @@ def compare(expected: ParsedArgs, got: ParsedArgs) -> None:
             f"Number of positional arguments mismatch: expected {len(expected.args)} "
             f"arguments but got {len(got.args)}. {_ADVICE}"
         )
-    for name, old, new in zip(expected.names, expected.args, got.args, strict=True):
+    for name, old, new in zip(expected.names, expected.args, got.args):
         _compare(name, old, new)
     _compare_keys(expected.kwargs, got.kwargs)
     for key, old in expected.kwargs.items():
@@ -272,13 +272,13 @@ def _compare(name: str, old: Any, new: Any) -> None:
     if type(old) is not type(new):
         _mismatch("Type", name, str(type(old)), str(type(new)))
     if custom_parser(old) is not None:
-        pairs = zip(tensors_in(old), tensors_in(new), strict=False)
+        pairs = zip(tensors_in(old), tensors_in(new))
         for index, (a, b) in enumerate(pairs):
             _compare(f"{name}[{index}]", a, b)
     elif isinstance(old, (tuple, list)):
         if len(old) != len(new):
             _mismatch("Length", name, str(len(old)), str(len(new)))
-        for index, (a, b) in enumerate(zip(old, new, strict=True)):
+        for index, (a, b) in enumerate(zip(old, new)):
             _compare(f"{name}[{index}]", a, b)
     elif isinstance(old, dict):
         _compare_keys(old, new)

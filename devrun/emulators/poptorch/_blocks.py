@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from torch import nn
 

@@ -358,7 +358,7 @@ def _on_host(values: Sequence[Any]) -> Iterator[None]:
 
 
 def _type_name(tensor: torch.Tensor) -> str:
-    return tensor.type().rpartition(".")[2].removesuffix("Tensor")
+    return tensor.type().rpartition(".")[2].replace("Tensor", "")
 
 
 def _attribute(func: Callable[..., Any], name: str) -> str | None:

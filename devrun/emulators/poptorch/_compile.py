@@ -116,23 +116,19 @@ class Compiler:
         held = _Registered(self.model)
         given = call.with_tensors(stand_ins)
         try:
-            with (
-                torch.inference_mode(False),
-                torch.enable_grad(),
-                _unchecked_distributions(),
-                recorder,
-            ):
+            unchecked = _unchecked_distributions()
+            with torch.inference_mode(False), torch.enable_grad(), unchecked, recorder:
                 result = self.model(*given.args, **given.kwargs)
             held.check(recorder)
         finally:
             held.restore()
         written = [
             tensor
-            for (_, tensor, buffer), old in zip(variables, before, strict=True)
+            for (_, tensor, buffer), old in zip(variables, before)
             if buffer and version(recorder.stand_in(tensor)) != old
         ]
         changed = bool(written) or _updates_statistics(recorder)
-        for (name, tensor, buffer), slot in zip(variables, slots, strict=True):
+        for (name, tensor, buffer), slot in zip(variables, slots):
             self.weights.add(Variable(name, slot, tensor, replicas, buffer))
         ipus = self._tried(_placement.check_machine, placement, self.options, instead=1)
         self._tried(_placement.check_loops, placement, self.options, self.training)
@@ -143,7 +139,7 @@ class Compiler:
         )
 
     def _tried(self, check: Any, *args: Any, instead: Any = None) -> Any:
-        name = check.__name__.removeprefix("_check_").removeprefix("check_")
+        name = check.__name__.rpartition("check_")[2]
         return tried(
             check, *args, operation=name, training=self.training, instead=instead
         )
@@ -170,9 +166,7 @@ class Compiler:
             inputs=inputs,
             changed_inputs=[
                 index
-                for index, (tensor, old) in enumerate(
-                    zip(stand_ins, versions, strict=True)
-                )
+                for index, (tensor, old) in enumerate(zip(stand_ins, versions))
                 if version(tensor) != old
             ],
             output=rebuilt(result, (_meta(t) for t in tensors_in(result))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from typing import Tuple
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
@@ -12,7 +13,7 @@ from poptorch import _capture
 from poptorch._errors import Error
 from poptorch._options_base import check_int
 
-Decoded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Decoded = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def ctc_beam_search_decoder(

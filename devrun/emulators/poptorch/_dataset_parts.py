@@ -74,4 +74,6 @@ def joined(batches: Iterator[Any], count: int, drop_last: bool) -> Iterator[Any]
 
 
 def _concatenated(like: Any, parts: list[list[torch.Tensor]]) -> Any:
-    return rebuilt(like, (torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    if len(lengths := {len(tensors) for tensors in parts}) > 1:
+        raise ValueError(f"batches of {sorted(lengths)} tensors cannot be joined")
+    return rebuilt(like, (torch.cat(tensors) for tensors in zip(*parts)))

@@ -190,13 +190,13 @@ class DeviceOptimizer:
             torch.nn.utils.clip_grad_norm_(graded, float(limit))
         settings = [self._settings(weight, index) for weight, index in self.rows]
         if self.inner is not None:
-            for mine, group in zip(self.inner.param_groups, settings, strict=True):
+            for mine, group in zip(self.inner.param_groups, settings):
                 mine.update({k: group[k] for k in mine.keys() & group.keys()})
                 self._complete(mine["params"][0], group)
             self.inner.step()
             return
         rule = lamb_update if self.family == "LAMB" else tf_rmsprop_update
-        for (weight, _), group in zip(rows, settings, strict=True):
+        for (weight, _), group in zip(rows, settings):
             if weight.grad is not None:
                 rule(weight, weight.grad, self.state[weight], group)
 

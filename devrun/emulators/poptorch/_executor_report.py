@@ -87,9 +87,7 @@ class ExecutorReport:
             return {name: [[]] for name in names}
         if self._options.synthetic_data:
             counts = [len(graph.inputs)] * 2 + [len(graph.outputs)] * 2
-            return {
-                n: [[] for _ in range(c)] for n, c in zip(names, counts, strict=True)
-            }
+            return {n: [[] for _ in range(c)] for n, c in zip(names, counts)}
         parts = micro_batches(self._options) * self._options.input_group_size
         blocks = output_blocks(self._options)
         begin, end = [0.0], [self._run_seconds]
@@ -155,9 +153,9 @@ class ExecutorReport:
         if name == "finalLossScale":
             found: torch.Tensor | None = self._runner.loss_scale
         elif name.startswith("Gradient___"):
-            found = self._runner.gradients.get(name.removeprefix("Gradient___"))
+            found = self._runner.gradients.get(name.replace("Gradient___", ""))
         else:
-            plain = name.removeprefix("UpdatedVar___")
+            plain = name.replace("UpdatedVar___", "")
             named = {v.name: v.device[0] for v in self._runner.weights.variables}
             found = named.get(plain)
         if found is None:

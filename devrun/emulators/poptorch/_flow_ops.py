@@ -3,8 +3,8 @@
 # ruff: noqa: N802 - PopTorch's names
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 

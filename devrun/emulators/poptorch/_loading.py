@@ -84,10 +84,16 @@ class Ring:
         """Put an element in; its rows, if those do not fill the slot.
 
         Raises:
-            RuntimeError: Another shape than that of the first element.
+            RuntimeError: Another shape than that of the first element, or another
+                number of tensors.
         """
         rows = None
-        for buffer, tensor in zip(self._buffers, tensors, strict=True):
+        if len(tensors) != len(self._buffers):
+            raise RuntimeError(
+                f"an element of {len(tensors)} tensors does not fit the buffers, made "
+                f"for {len(self._buffers)}"
+            )
+        for buffer, tensor in zip(self._buffers, tensors):
             room = buffer[slot]
             if tensor.dim() and room.dim() and len(tensor) < len(room):
                 rows = len(tensor)
@@ -230,7 +236,7 @@ def rebatch(source: Iterator[Any], size: int, drops: bool) -> Iterator[Any]:
     for batch in source:
         tensors = list(tensors_in(batch))
         like = batch
-        kept = [torch.cat(p) for p in zip(kept, tensors)] if kept else tensors  # noqa: B905 - equal by construction
+        kept = [torch.cat(p) for p in zip(kept, tensors)] if kept else tensors
         while kept and len(kept[0]) >= size:
             yield rebuilt(like, iter([t[:size] for t in kept]))
             kept = [t[size:] for t in kept]

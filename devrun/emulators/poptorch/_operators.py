@@ -50,7 +50,7 @@ def check_operators(function: str, names: Iterable[str]) -> None:
         )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def supported() -> frozenset[str]:
     """Names of operators, without overload and the `_` of those in place."""
     lines = _LIST.read_text("utf-8").splitlines()

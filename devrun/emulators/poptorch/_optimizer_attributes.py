@@ -129,9 +129,7 @@ def check_constants(
         raise Error(
             f"The number of parameter groups changed from {len(compiled)} to {len(new)}"
         )
-    for index, (old, names, values) in enumerate(
-        zip(compiled, constants, new, strict=True)
-    ):
+    for index, (old, names, values) in enumerate(zip(compiled, constants, new)):
         for name in sorted(names & old.keys() & values.keys()):
             if old[name] != values[name]:
                 raise Error(
@@ -197,7 +195,7 @@ def log_values(family: str, optimizer: Any, groups: list[dict[str, Any]]) -> Non
         first = groups[0]["velocity_accum_type"]
     kinds = {"accum": groups[0]["accum_type"], "firstOrderMomentumAccum": first}
     kinds["secondOrderMomentumAccum"] = groups[0]["second_order_momentum_accum_type"]
-    texts += [f"{k}Type={str(v).removeprefix('torch.')}" for k, v in kinds.items()]
+    texts += [f"{k}Type={str(v).replace('torch.', '')}" for k, v in kinds.items()]
     defaults = {**groups[0], **optimizer.defaults}
     texts += _values(optimizer, defaults, "default")
     texts.append(f"lossScaling={groups[0]['loss_scaling']:g}")

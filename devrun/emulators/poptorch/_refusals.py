@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from poptorch._errors import Error
 from poptorch._tape import Slot, Tape
 from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 
-Stack = tuple[tuple[str, int], ...]
+Stack = Tuple[Tuple[str, int], ...]
 _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
@@ -199,11 +199,8 @@ class Detour:
 
     def _call(self, function: Callable[..., Any], leaves: Any, spec: Any) -> Any:
         nodes = self._tape.nodes
-        with (
-            torch.random.fork_rng(devices=[]),
-            torch.no_grad(),
-            DisableTorchFunctionSubclass(),
-        ):
+        random = torch.random.fork_rng(devices=[])
+        with random, torch.no_grad(), DisableTorchFunctionSubclass():
             self._make_room()
             for node in nodes[self._done :]:
                 node.run(self._env, False)
@@ -234,7 +231,7 @@ class Fitted:
         leaves, spec = pytree.tree_flatten(self._function(*args, **kwargs))
         fitted = [
             _fit(leaf, like.shape) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf, like in zip(leaves, self._like, strict=True)
+            for leaf, like in zip(leaves, self._like)
         ]
         return pytree.tree_unflatten(fitted, spec)
 

@@ -53,7 +53,7 @@ class Phase:
             len(ipus) == len(self.stages),
             f"{len(self.stages)} IPU ids are needed, one per stage, not {len(ipus)}",
         )
-        for stage, ipu in zip(self.stages, ipus, strict=True):
+        for stage, ipu in zip(self.stages, ipus):
             stage.ipu(ipu)
         return self
 

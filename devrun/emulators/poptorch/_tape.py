@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, List
 
 import torch
 
 from poptorch._torch_private import pytree
 
-Env = list[Any]
+Env = List[Any]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Tape:
 
     def call(self, env: Env, train: bool, inputs: Sequence[Any]) -> list[Any]:
         """Run as a body: inputs in, outputs out."""
-        for slot, value in zip(self.given, inputs, strict=True):
+        for slot, value in zip(self.given, inputs):
             env[slot] = value
         self.run(env, train)
         return [env[slot] for slot in self.returned]

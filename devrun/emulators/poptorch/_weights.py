@@ -49,9 +49,7 @@ class Variable:
 
     def upload(self) -> None:
         """Host to device."""
-        for copy, value in zip(
-            self.device, self._values(len(self.device)), strict=True
-        ):
+        for copy, value in zip(self.device, self._values(len(self.device))):
             copy.copy_(value)
 
     def download(self) -> None:

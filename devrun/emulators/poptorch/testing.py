@@ -20,4 +20,4 @@ def allclose(ref: Any, other: Any) -> bool:
     kind = tuple if isinstance(ref, tuple) else list
     if not isinstance(other, kind) or len(other) != len(ref):
         return False
-    return all(allclose(r, o) for r, o in zip(ref, other, strict=True))
+    return all(allclose(r, o) for r, o in zip(ref, other))

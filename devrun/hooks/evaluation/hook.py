@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, Callable, Iterable
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
@@ -40,7 +40,7 @@ from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import StepOutput
 
-Watch: TypeAlias = Callable[[str, Steps], Iterable[StepOutput]]
+Watch = Callable[[str, Steps], Iterable[StepOutput]]
 """`watch(name, steps)` looks on at the evaluation of one set: it yields every output of
 `steps` unchanged, and may keep of it what it likes, such as the predictions."""
 

@@ -146,7 +146,7 @@ def per_sample(value: Any, count: int) -> list[Any]:
         columns = {key: per_sample(entry, count) for key, entry in value.items()}
         return [{key: columns[key][i] for key in columns} for i in range(count)]
     elif isinstance(value, tuple):
-        return list(zip(*(per_sample(entry, count) for entry in value), strict=True))
+        return list(zip(*(per_sample(entry, count) for entry in value)))
     elif not isinstance(value, list) and hasattr(value, "__len__"):
         value = list(value)
     if not isinstance(value, list) or len(value) != count:

@@ -7,11 +7,11 @@ users override; a policy says which value it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 from typing_extensions import dataclass_transform
@@ -22,9 +22,10 @@ from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
 
-Values: TypeAlias = Any
+Values = Any
 """One number for each parameter group, or a dict of such lists by optimizer name."""
 Kind = TypeVar("Kind", bound=type)
+_COMMON = ("by_epoch", "warmup", "warmup_iters", "warmup_ratio", "warmup_by_epoch")
 WARMUPS: dict[str, Callable[[float, float], float]] = {
     "constant": lambda left, ratio: ratio,
     "linear": lambda left, ratio: 1.0 - left * (1.0 - ratio),
@@ -36,7 +37,6 @@ https://arxiv.org/abs/1706.02677, section 2.2.
 """
 
 
-@dataclass(eq=False, init=False)
 class ScheduleHook(Hook):
     """Base of the learning-rate and momentum hooks.
 
@@ -57,11 +57,10 @@ class ScheduleHook(Hook):
     follows_progress: ClassVar[bool] = True
     """False for a policy whose regular value never changes."""
     default_ratio: ClassVar[float] = 0.1
-    base: Values = field(init=False, default=())
+    base: Values = ()
     """What each group began with; set by `before_run`."""
-    regular: Values = field(init=False, default=())
+    regular: Values = ()
     """The values without a warm-up."""
-    _: KW_ONLY
     by_epoch: bool = True
     warmup: str | None = None
     warmup_iters: int | None = 0
@@ -265,8 +264,19 @@ class MomentumUpdaterHook(ScheduleHook):
 
 @dataclass_transform(field_specifiers=(field,))
 def policy(kind: Kind) -> Kind:
-    """Register the hook `kind`, whose fields are its arguments."""
-    HOOKS.register_module(module=dataclass(eq=False)(kind))
+    """Register the hook `kind`: its fields are arguments, before the common ones."""
+    made: Any = dataclass(eq=False)(kind)
+    given = {one.name: (one.type, field(default=one.default)) for one in fields(made)}
+    for name in _COMMON:
+        given.setdefault(name, (Any, field(default=getattr(ScheduleHook, name))))
+    same = make_dataclass(
+        kind.__name__,
+        [(name, *one) for name, one in given.items()],
+        namespace={"__post_init__": made.__post_init__},
+        eq=False,
+    )
+    made.__init__ = same.__init__  # type: ignore[misc]
+    HOOKS.register_module(module=made)
     return kind
 
 
@@ -304,7 +314,7 @@ def _paired(optimizer: Any, values: Values) -> Iterable[tuple[dict[str, Any], An
     if isinstance(optimizer, dict):
         pairs = (_paired(one, values[name]) for name, one in optimizer.items())
         return chain.from_iterable(pairs)
-    return zip(optimizer.param_groups, values, strict=True)
+    return zip(optimizer.param_groups, values)
 
 
 def write(group: dict[str, Any], key: str, value: float) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, Union
 
 from devrun.config.numbers import is_number, whole_number
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
@@ -22,7 +22,7 @@ from devrun.hooks.schedules.hook import (
 )
 from devrun.run import Run
 
-PerGroup: TypeAlias = float | Sequence[float] | Mapping[str, Any]
+PerGroup = Union[float, "Sequence[float]", "Mapping[str, Any]"]
 """One number, a list with one for each group, or a dict of these by optimizer name."""
 
 
@@ -318,7 +318,7 @@ class _Cyclic(_Cycles):
         gamma: the height shrinks by this factor each cycle; above 0, at most 1.
     """
 
-    by_epoch: bool = field(default=False, kw_only=False)
+    by_epoch: bool = False
     target_ratio: Any = (10, 1e-4)
     cyclic_times: int = 1
     step_ratio_up: float = 0.4
@@ -420,7 +420,7 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
     div_factor: float = 25
     final_div_factor: float = 1e4
     three_phase: bool = False
-    by_epoch: bool = field(default=False, kw_only=True)
+    by_epoch: bool = False
 
     def before_run(self, runner: Run) -> None:
         super().before_run(runner)
@@ -436,7 +436,7 @@ class OneCycleLrUpdaterHook(_OneCycle, LrUpdaterHook):
     def _initial(self, name: str, optimizer: Any) -> list[float]:
         peaks = format_param(name, optimizer, self.max_lr)
         rates = [peak / self.div_factor for peak in peaks]
-        for group, lr in zip(optimizer.param_groups, rates, strict=True):
+        for group, lr in zip(optimizer.param_groups, rates):
             group.setdefault("initial_lr", lr)
         return rates
 
@@ -459,7 +459,7 @@ class OneCycleMomentumUpdaterHook(_OneCycle, MomentumUpdaterHook):
     pct_start: float = 0.3
     anneal_strategy: str = "cos"
     three_phase: bool = False
-    by_epoch: bool = field(default=False, kw_only=True)
+    by_epoch: bool = False
 
     def value(self, base: Any, progress: int, total: int) -> float:
         low, high = base
@@ -469,10 +469,10 @@ class OneCycleMomentumUpdaterHook(_OneCycle, MomentumUpdaterHook):
         """The low and the high of each group, which begins with the high."""
         lows = format_param(name, optimizer, self.base_momentum)
         highs = format_param(name, optimizer, self.max_momentum)
-        for group, high in zip(optimizer.param_groups, highs, strict=True):
+        for group, high in zip(optimizer.param_groups, highs):
             momentum_of(group, optimizer)  # refuses an optimizer without one
             set_momentum(group, high)
-        return list(zip(lows, highs, strict=True))
+        return list(zip(lows, highs))
 
 
 def format_param(name: str, optimizer: Any, param: Any) -> list[Any]:

@@ -167,7 +167,7 @@ class TorchSchedulerHook(Hook):
         for part in (self.given, *getattr(self.given, "_schedulers", ())):
             part.optimizer = optimizer
         self.given.load_state_dict(copy.deepcopy(self._first))
-        for group, lr in zip(groups, self.given.get_last_lr(), strict=True):
+        for group, lr in zip(groups, self.given.get_last_lr()):
             write(group, "lr", float(lr))
         return self.given
 
@@ -237,7 +237,7 @@ class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
             one, seen = self.schedulers[name], state[name]
             vars(one).update(seen["counts"], best=float(seen["best"]))
             groups = one.optimizer.param_groups
-            for group, lr in zip(groups, seen["rates"], strict=False):
+            for group, lr in zip(groups, seen["rates"]):
                 write(group, "lr", lr)
 
     def _started(self, optimizer: Any) -> Any:

@@ -325,7 +325,7 @@ class ParamSchedulerHook(Hook):
             write(group, "lr", float(group.get("initial_lr", group["lr"])))
         length = len(runner.data_loader) * self.batches
         batches = runner.max_iters and runner.max_iters * self.batches
-        for kind, section in zip(self._kinds, self.sections, strict=True):
+        for kind, section in zip(self._kinds, self.sections):
             options = {k: v for k, v in section.items() if k not in ("type", "_scope_")}
             in_epochs = options.get("by_epoch", True)
             last = runner.max_epochs if in_epochs else batches
@@ -359,9 +359,9 @@ class ParamSchedulerHook(Hook):
                 f"the checkpoint has {len(saved['schedulers'])} schedulers, this run "
                 f"{len(self._built)}: begin a run of its own with --load-from"
             )
-        for one, state in zip(self._built, saved["schedulers"], strict=True):
+        for one, state in zip(self._built, saved["schedulers"]):
             vars(one).update(state)
-        for group, values in zip(self._groups, saved["values"], strict=True):
+        for group, values in zip(self._groups, saved["values"]):
             for key, value in values.items():
                 group[key] = tuple(value) if isinstance(value, list) else value
 

@@ -43,7 +43,7 @@ class Section:
         Args:
             renamed: a key here and its name there.
         """
-        for key, name in {**dict(zip(same, same, strict=True)), **renamed}.items():
+        for key, name in {**dict(zip(same, same)), **renamed}.items():
             self.known.append(key)
             if key in self.node:
                 origin = origin_of(self.node, key)

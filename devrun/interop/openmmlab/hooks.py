@@ -95,7 +95,7 @@ class PreciseBNHook(Hook):
             for batch in _batches(runner.data_loader, runner.epoch, count):
                 self._look(runner, batch)
         finally:
-            for layer, momentum in zip(layers, momenta, strict=True):
+            for layer, momentum in zip(layers, momenta):
                 layer.momentum = momentum
         allreduce_params([v for m in layers for v in (m.running_mean, m.running_var)])
 
@@ -125,7 +125,7 @@ def find(name: str, theirs: Any) -> Buildable | None:
     return own
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def _on_devrun(theirs: type) -> Buildable:
     """Their hook as one of devrun's, which has the stages that MMCV's does not."""
     return type(theirs.__name__, (theirs, Hook), {})

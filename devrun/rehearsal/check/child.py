@@ -69,10 +69,8 @@ def as_asked(grants: Grants) -> Iterator[None]:
 
     torch.set_num_threads(1)  # several processes run side by side
     get_logger("devrun", log_level="ERROR")
-    with (
-        granted(grants.factories, everything=grants.everything),
-        downloads_allowed(grants.downloads),
-    ):
+    downloads = downloads_allowed(grants.downloads)
+    with granted(grants.factories, everything=grants.everything), downloads:
         yield
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from devrun.config.tree import inside, where
+from devrun.python38 import unsuffixed
 from devrun.runners.trial import BATCHES
 
 _SIZES = [f"{at}.{n}" for at in ("data.train_dataloader", "data") for n in BATCHES]
@@ -38,7 +39,7 @@ def pasted(changes: Mapping[str, Any]) -> str:
 
 def _flow(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...").strip()
+    return unsuffixed(text.strip(), "\n...").strip()
 
 
 @dataclass(frozen=True)

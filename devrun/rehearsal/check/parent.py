@@ -109,7 +109,7 @@ def side_by_side(asked: Sequence[Any], timeout: float, work: Any) -> list[Notes]
 def _devices(
     asked: Sequence[Any], notes: Sequence[Notes], steps: int = 0
 ) -> list[DeviceCheck]:
-    pairs = zip(asked, notes, strict=True)
+    pairs = zip(asked, notes)
     by_device = groupby(pairs, lambda pair: pair[0].device)
     return [_device(name, list(found), steps) for name, found in by_device]
 

@@ -147,7 +147,7 @@ def first_parting(
         if tag != "equal":
             other = _instead(one, two, (start, end), (begin, until))
             continue
-        for i, j in zip(range(start, end), range(begin, until), strict=True):
+        for i, j in zip(range(start, end), range(begin, until)):
             index = i if base is one else j
             if parts(index, one[i].inputs, two[j].inputs, "inputs"):
                 return other or f"the inputs of {_words(one, i)} differ"
@@ -175,5 +175,5 @@ def _words(side: Sequence[Operator], index: int) -> str:
 
 
 def _apart(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    pairs = zip(a, b, strict=False)
+    pairs = zip(a, b)
     return max((distance(x, y) for x, y in pairs), default=0.0)

@@ -150,7 +150,7 @@ def compare(
         raise ConfigError(f"--steps must be 1 or more, got {steps}")
     sides = (first, second)
     found = [s if isinstance(s, Recording) else s.recorded(steps) for s in sides]
-    for recording, side in zip(found, sides, strict=True):
+    for recording, side in zip(found, sides):
         if recording.astray is not None:
             return _astray(found, recording, side, *recording.astray)
     # only the coarser has its own noise: what cancels exactly in fp32 does not in bf16

@@ -64,7 +64,7 @@ def report_data(
                     "problems": run.problems,
                 }
             )
-            for name, run in zip(names, runs, strict=True)
+            for name, run in zip(names, runs)
         ],
         "config": plain(_configs(runs)),
     }
@@ -96,7 +96,7 @@ def comparison(
             **_cells(run, keys),
         }
         | _costs(digest(run, **costs))
-        for name, run in zip(_names(runs), runs, strict=True)
+        for name, run in zip(_names(runs), runs)
     ]
     titles = list(dict.fromkeys(title for row in rows for title in row))
     for asked in (*keys, *([sort] if sort else [])):

@@ -12,7 +12,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from devrun.rehearsal.report.data import PART, shown
@@ -231,7 +231,7 @@ def _text(value: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files(__package__) / "page" / name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable
+from typing import Callable, List, Tuple
 
-Params = list[tuple[str, str]]
+Params = List[Tuple[str, str]]
 Callback = Callable[[int, Params], None]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from habana_frameworks._emulation.streams import GENERATOR, DeviceStream
+from habana_frameworks._emulation.support import paired
 
 
 class Recording:
@@ -61,8 +62,8 @@ def _write(out: Any, new: Any) -> None:
                 f"{tuple(out.shape)}: dynamic shapes are not supported in hpu graphs"
             )
         out.copy_(new)
-    elif isinstance(out, list | tuple):
-        for one, other in zip(out, new, strict=True):
+    elif isinstance(out, (list, tuple)):
+        for one, other in paired(out, new):
             _write(one, other)
 
 

@@ -239,9 +239,7 @@ def _lamb_update(
     weight_decay: float,
     use_lamb: bool,
 ) -> None:
-    for weight, size, length, step in zip(
-        weights, step_norms, weight_norms, steps, strict=True
-    ):
+    for weight, size, length, step in zip(weights, step_norms, weight_norms, steps):
         ratio = torch.ones_like(size)
         if weight_decay or use_lamb:
             ratio = torch.where((size > 0) & (length > 0), length / size, ratio)

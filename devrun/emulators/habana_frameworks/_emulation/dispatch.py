@@ -304,10 +304,10 @@ def _outputs(
         made = wrap(out, memory)
         results.append(made)
         return made
-    if not isinstance(out, tuple | list):
+    if not isinstance(out, (tuple, list)):
         return _wrapped(plan, out, call, results)
     made_all = []
-    for value, where in zip(out, _aliases(plan, out), strict=True):
+    for value, where in zip(out, _aliases(plan, out)):
         if where is None:
             made_all.append(_wrapped(plan, value, call, results))
         else:
@@ -325,7 +325,7 @@ def _wrapped(plan: Plan, value: Any, call: Call, results: list[HpuTensor]) -> An
         made = wrap(value, memory)
         results.append(made)
         return made
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return type(value)([_wrapped(plan, v, call, results) for v in value])
     return value
 
@@ -336,7 +336,7 @@ def _mutated(plan: Plan, args: Any, kwargs: Any, results: list[HpuTensor]) -> No
             value = args[where] if where < len(args) else None
         else:
             value = kwargs.get(where)
-        for tensor in value if isinstance(value, list | tuple) else (value,):
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if type(tensor) is HpuTensor:
                 if plan.reshapes:
                     refresh(tensor)

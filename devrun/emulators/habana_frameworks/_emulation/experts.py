@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from habana_frameworks._emulation.custom import operator
+from habana_frameworks._emulation.support import paired
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -54,14 +55,14 @@ def _define(overload: str, fused: bool, measured: bool) -> None:
     @operator(f"{name}({_INPUTS}, {lists}, {_CHOICE}{more}) -> {result}")
     def mixture(x: Tensor, table: Tensor, weights: Tensor, *rest: Any) -> Any:
         matrices, choice = (rest[:2], rest[2:6]) if fused else (rest[:3], rest[3:7])
-        experts = _split(matrices, choice[0]) if fused else zip(*matrices, strict=True)
+        experts = _split(matrices, choice[0]) if fused else paired(*matrices)
         mixed = _mix(x, table, weights, experts, choice)
         return mixed if measured else mixed[0]
 
 
 def _split(matrices: Any, permuted: bool) -> Any:
     """The first and the gate matrix lie side by side in one."""
-    for pair, third in zip(*matrices, strict=True):
+    for pair, third in paired(*matrices):
         yield *pair.chunk(2, 0 if permuted else 1), third
 
 

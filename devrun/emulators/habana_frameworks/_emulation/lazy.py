@@ -8,7 +8,7 @@ scalars, the layout of every tensor from outside, and how many results are alive
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 
@@ -18,7 +18,7 @@ from habana_frameworks._emulation.recorder import RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import Place, Site, user_site
 
-Layout = tuple[Any, ...]
+Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
 
@@ -159,7 +159,7 @@ class LazyGraph:
         if seen is None:
             return "new operators", None
         before, scalars_before = seen
-        pairs = zip(before, self.inputs, self.input_sites, strict=False)
+        pairs = zip(before, self.inputs, self.input_sites)
         for number, (old, new, site) in enumerate(pairs):
             if old[0] != new[0]:
                 shapes = f"{tuple(old[0])} -> {tuple(new[0])}"
@@ -167,7 +167,7 @@ class LazyGraph:
             if old != new:
                 layouts = f"{old[1:]} -> {new[1:]}"
                 return f"layout of input {number}: {layouts}", site and Site(*site)
-        for old, new in zip(scalars_before, self.scalars, strict=False):
+        for old, new in zip(scalars_before, self.scalars):
             if old != new:
                 return f"a Python value: {old} -> {new}", None
         return "connections or results still alive", None

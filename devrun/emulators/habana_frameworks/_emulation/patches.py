@@ -79,7 +79,7 @@ def _saver(original: Any) -> Any:
 
 
 def _asks_for_device(map_location: Any) -> bool:
-    if isinstance(map_location, str | torch.device):
+    if isinstance(map_location, (str, torch.device)):
         return torch.device(map_location).type == "hpu"
     return False
 

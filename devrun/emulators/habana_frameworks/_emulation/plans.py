@@ -80,7 +80,7 @@ class Plan:
         )
         self.data_dependent = self.base in DATA_DEPENDENT
         dunder = self.base.startswith("__")
-        stem = self.base if dunder else self.base.removesuffix("_")
+        stem = self.base if dunder else self.base.rstrip("_")
         self.keyed = stem not in UNKEYED_SCALARS
         tags = func.tags
         names = {a.name for a in schema.arguments}

@@ -123,7 +123,7 @@ class Backward:
         """Know `run` for as long as autograd keeps the graph of its outputs."""
         if not run.nodes:
             return
-        for tensor in out if isinstance(out, tuple | list) else (out,):
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
                 metadata.setdefault("hpu regions", []).append(run)
@@ -203,7 +203,7 @@ def watch_backward() -> None:
 
 
 def _difference(before: Any, now: Any) -> str:
-    for number, (old, new) in enumerate(zip(before, now, strict=False)):
+    for number, (old, new) in enumerate(zip(before, now)):
         if old != new:
             return f"shape of input {number}: {old} -> {new}"
     return "torch.compile"

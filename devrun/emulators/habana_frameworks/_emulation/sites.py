@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 
@@ -27,7 +27,7 @@ _PACKAGES = tuple(
 _MODES = ("__torch_dispatch__", "__torch_function__")
 _LINE = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _inside: dict[str, bool] = {}
-Place = tuple[str, int]
+Place = Tuple[str, int]
 _traced: dict[str, Mapping[int, Place]] = {}
 """The user's place of each line of the code that torch generated of a graph."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ PLUMBING = frozenset(
 """What moves or describes tensors, and cells that the bridge decomposes itself."""
 
 
-@cache
+@lru_cache(maxsize=None)
 def supported_names() -> frozenset[str]:
     """The names in force, e.g. `add.Tensor`; OSError if a given list is not there."""
     path = Path(SETTINGS.ops_file) if SETTINGS.ops_file else DEFAULT_LIST
@@ -114,7 +114,7 @@ def _out_forms(name: str) -> Iterator[str]:
     """The operators with `name`'s inputs that write into tensors of the caller's."""
     base = name.partition(".")[0]
     in_place = base.endswith("_") and not base.endswith("__")
-    packet = getattr(torch.ops.aten, base.removesuffix("_") if in_place else base)
+    packet = getattr(torch.ops.aten, base[:-1] if in_place else base)
     inputs = [a.name for a in private.schema_of(_overload(name)).arguments]
     for other in packet.overloads():
         arguments = private.schema_of(getattr(packet, other)).arguments
@@ -127,3 +127,10 @@ def may_fall_back(base: str) -> bool:
     """Whether PT_HPU_PLACE_ON_CPU lets `base` run on the host."""
     allowed = SETTINGS.place_on_cpu
     return allowed is None or base in allowed
+
+
+def paired(*columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows of columns that a caller gives; ValueError unless equally long."""
+    if len(lengths := {len(column) for column in columns}) > 1:
+        raise ValueError(f"as many of each are needed, got {sorted(lengths)}")
+    return zip(*columns)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _device
 
+from devrun.python38 import unparsed
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.cuda.frames import asking
 from devrun.rehearsal.check.cuda.origins import Host, Origins
@@ -62,7 +63,7 @@ def with_argument(line: str, name: str, value: str) -> str | None:
         if isinstance(node, ast.Call) and _name(node.func) == name:
             keyword = ast.keyword("device", ast.parse(value, mode="eval").body)
             node.keywords.append(keyword)
-            return ast.unparse(tree)
+            return unparsed(tree)
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from devrun.python38 import unprefixed
 from devrun.rehearsal.check import sites
 from devrun.rehearsal.check.aside import aside
 from devrun.rehearsal.check.cuda.options import asked_of
@@ -83,7 +84,7 @@ def explained(
 def _words(reason: str) -> tuple[str, str]:
     """Dynamo's reason in one clause, and its first hint."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    hints = [line.removeprefix("Hint: ") for line in lines if line.startswith("Hint:")]
+    hints = [unprefixed(line, "Hint: ") for line in lines if line.startswith("Hint:")]
     what = lines[0] if lines else "unknown"
     if what.startswith("generic_jump"):
         return "a branch on a value", "torch.where(condition, a, b), or torch.cond"

@@ -19,7 +19,7 @@ from devrun.rehearsal.memory import Use, memory_of
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.step import MicroBatches
-from devrun.tensors import tensors_in
+from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 
 CONTEXT = 512 << 20
@@ -57,7 +57,7 @@ class Memory(Probe):
     def before_train_iter(self, runner: Run) -> None:
         given = runner.data_batch
         for batch in given if isinstance(given, MicroBatches) else [given]:
-            size = sum(tensor.nbytes for tensor in tensors_in(batch))
+            size = sum(nbytes(tensor) for tensor in tensors_in(batch))
             if size > self._largest:
                 self.batch, self._largest = batch, size
 

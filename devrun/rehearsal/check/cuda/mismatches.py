@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from devrun.python38 import unparsed
 from devrun.rehearsal.check.cuda.frames import line_asking
 from devrun.rehearsal.check.cuda.origins import (
     Host,
@@ -161,5 +162,5 @@ def _as_buffer(line: str, name: str) -> str:
     value = "..."
     with suppress(SyntaxError, ValueError, AttributeError):
         (statement,) = ast.parse(line).body
-        value = ast.unparse(statement.value)  # type: ignore[attr-defined]
+        value = unparsed(statement.value) or value  # type: ignore[attr-defined]
     return f'self.register_buffer("{name}", {value}, persistent=False)'

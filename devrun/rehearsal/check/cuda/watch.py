@@ -206,9 +206,7 @@ class Operators(TorchDispatchMode):
         inputs += flat_tensors(kwargs.values())
         where = [self._origins.of(tensor) for tensor in inputs]
         hosts = [
-            (tensor, one)
-            for tensor, one in zip(inputs, where, strict=True)
-            if isinstance(one, Host)
+            (tensor, one) for tensor, one in zip(inputs, where) if isinstance(one, Host)
         ]
         on_device = DEVICE in where
         if on_device and not self._calls.quiet:

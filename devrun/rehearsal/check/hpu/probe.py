@@ -28,7 +28,7 @@ from devrun.rehearsal.check.probe import Probe
 from devrun.rehearsal.check.sites import is_library, maker_of
 from devrun.run import Run
 from devrun.runners.training import Training
-from devrun.tensors import tensors_in
+from devrun.tensors import nbytes, tensors_in
 
 _MEANS = {
     FALLBACK: ("slow", "a Gaudi has no kernel for it: its inputs go to the host"),
@@ -71,7 +71,7 @@ class HPUProbe(Probe):
         self._weighed = True
         tensors = list(tensors_in(runner.data_batch))
         for dtype in (torch.int64, torch.float64):
-            size = sum(t.nbytes for t in tensors if t.dtype is dtype)
+            size = sum(nbytes(t) for t in tensors if t.dtype is dtype)
             self.note.fact(f"{str(dtype)[6:]} bytes a batch", size)
 
     @contextmanager

@@ -20,6 +20,7 @@ from devrun.devices.frozen import Finding
 from devrun.devices.hpu.sdk import SDK
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks.base import Hook, Priority
+from devrun.python38 import unprefixed
 from devrun.rehearsal.check.hpu.compile_log import CompileLog
 from devrun.rehearsal.check.hpu.remedies import remedy_for
 from devrun.rehearsal.check.hpu.watch import (
@@ -216,7 +217,7 @@ class Report:
         for (name, site), change in self._seen.varying.items():
             if site == LOADER or not is_own(site.file):
                 where = LAYERS if calls_model(site.file) else site
-                return f"{name.removeprefix('aten::')}: {change}", where
+                return f"{unprefixed(name, 'aten::')}: {change}", where
         for kind, what, site, _ in self._since():  # where operators are not watched
             if kind == "compilation" and what.startswith("shape"):
                 unknown = is_own(site.file) or calls_model(site.file)

@@ -72,11 +72,8 @@ class HPUProgram:
         ported = _DEVICE in devices_of(self._script)
         import_module("habana_frameworks.torch.core")
         tell = telling(self._note, "hpu", _INSTEAD)
-        with (
-            Substitutes("hpu", tell, not ported),
-            placed(Hosted("hpu", self._note)),
-            dense_buffers(self._note, "hpu"),
-        ):
+        hosted, dense = Hosted("hpu", self._note), dense_buffers(self._note, "hpu")
+        with Substitutes("hpu", tell, not ported), placed(hosted), dense:
             yield
         if not ported:
             self._note.found(self._not_imported())

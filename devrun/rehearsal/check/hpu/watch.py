@@ -150,7 +150,7 @@ class OpWatch(TorchDispatchMode):
         for key, facts in self._now.items():
             before = self._before.get(key)
             if before is not None and before != facts and key not in self.varying:
-                pairs = zip(before, facts, strict=False)
+                pairs = zip(before, facts)
                 old, new = next((p for p in pairs if p[0] != p[1]), (before, facts))
                 self.varying[key] = f"{_shortened(old)} -> {_shortened(new)}"
 

@@ -22,10 +22,10 @@ must have at least.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
+from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +160,8 @@ def _bottleneck(
 def largest_cost(blocks: Sequence[Block], starts: Sequence[int]) -> int:
     """Forward floating-point operations of the stage that has most."""
     flops = _sums([block.flops for block in blocks])
-    return max(flops[j] - flops[i] for i, j in pairwise((*starts, len(blocks))))
+    ends = (*starts[1:], len(blocks))
+    return max(flops[j] - flops[i] for i, j in zip(starts, ends))
 
 
 def _sums(values: Sequence[int]) -> list[int]:
@@ -299,14 +300,9 @@ def _run(model: nn.Module, batch: Any) -> _Timeline:
         with fake, FakeCopyMode(fake):
             twin = copy.deepcopy(step).train()
         timeline = _Timeline(twin.module)
-        with (
-            fake,
-            timeline.flops,
-            _Numbers(),
-            sdpa_kernel(SDPBackend.MATH),
-            saved_tensors_hooks(timeline.keep, lambda kept: kept),
-            torch.enable_grad(),
-        ):
+        numbers, sdpa = _Numbers(), sdpa_kernel(SDPBackend.MATH)
+        kept = saved_tensors_hooks(timeline.keep, lambda kept: kept)
+        with fake, timeline.flops, numbers, sdpa, kept, torch.enable_grad():
             twin(batch, "train" if step is model else "predict")
     except DevrunError:
         raise

@@ -44,7 +44,7 @@ def mapped(original: Callable[..., Any], name: str, first: int = 0) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         new = (*args[:first], *[on_device(a) for a in args[first:]])
         options = {k: on_device(v) for k, v in kwargs.items()}
-        changed = any(a is not b for a, b in zip(args, new, strict=True))
+        changed = any(a is not b for a, b in zip(args, new))
         if changed or any(options[k] is not v for k, v in kwargs.items()):
             log(MATCH, name, args[first:], kwargs, f"{name} on hpu")
         return original(*new, **options)

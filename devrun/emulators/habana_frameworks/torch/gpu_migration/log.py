@@ -56,7 +56,7 @@ def _file() -> Path:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor | torch.nn.Module):
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return type(value).__name__
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,10 @@ from habana_frameworks._emulation.capture import CAPTURE, Recording
 from habana_frameworks._emulation.dispatch import sync
 from habana_frameworks._emulation.lazy import flush
 from habana_frameworks._emulation.recorder import GRAPH_SKIPPED, RECORDER
+from habana_frameworks._emulation.support import paired
 from habana_frameworks._emulation.torch_private import has_hooks
 
-Tensors = tuple[Tensor, ...]
+Tensors = Tuple[Tensor, ...]
 
 
 def recorded(work: Callable[[], Any]) -> tuple[Recording, Any]:
@@ -39,7 +40,7 @@ def replay(recording: Recording) -> None:
 
 def fill(static: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy into static inputs; RuntimeError for another shape than was recorded."""
-    for number, (target, source) in enumerate(zip(static, given, strict=True)):
+    for number, (target, source) in enumerate(paired(static, given)):
         if target is source:
             continue
         if target.shape != source.shape:
@@ -97,12 +98,12 @@ class Pair:
             return found
         wanted = [
             torch.zeros_like(o) if g is None else g
-            for o, g in zip(self.outputs, gradients, strict=True)
+            for o, g in zip(self.outputs, gradients)
             if o.requires_grad
         ]
         fill(self.grad_outputs, wanted)
         replay(self._backward)
-        for where, grad in zip(self._wanting, self._grads, strict=True):
+        for where, grad in zip(self._wanting, self._grads):
             # A copy: the next replay must not change a gradient that is kept.
             found[where] = None if grad is None else grad.clone()
         return found
@@ -119,7 +120,7 @@ class _Replayed(torch.autograd.Function):
     def forward(ctx: Any, pair: Pair, count: int, *tensors: Tensor) -> Tensors:
         ctx.pair = pair
         outputs = pair.forward(tensors[:count])
-        pairs = zip(outputs, pair.outputs, strict=True)
+        pairs = zip(outputs, pair.outputs)
         ctx.mark_non_differentiable(*(o for o, s in pairs if not s.requires_grad))
         return outputs
 
@@ -194,11 +195,11 @@ def make_graphed_callables(
     just_one = not isinstance(callables, tuple)
     if just_one:
         callables, sample_args = (callables,), (sample_args,)
-    for function, sample in zip(callables, sample_args, strict=True):
+    for function, sample in paired(callables, sample_args):
         _check(function, sample)
     sync("graph capture")
     made = tuple(
         _graphed(function, tuple(sample), warmups, allow_unused_input)
-        for function, sample in zip(callables, sample_args, strict=True)
+        for function, sample in paired(callables, sample_args)
     )
     return made[0] if just_one else made

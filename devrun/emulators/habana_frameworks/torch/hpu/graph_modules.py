@@ -114,7 +114,7 @@ class _Graphed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args:
             names = list(inspect.signature(self.original).parameters)
-            kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+            kwargs = {**dict(zip(names, args)), **kwargs}
         active = self.module.training and torch.is_grad_enabled() and SETTINGS.lazy
         if not active:
             return self.original(**kwargs)

@@ -11,6 +11,7 @@ from habana_frameworks._emulation.capture import CAPTURE, Recording
 from habana_frameworks._emulation.dispatch import sync
 from habana_frameworks._emulation.lazy import flush
 from habana_frameworks._emulation.recorder import RECORDER
+from habana_frameworks._emulation.support import paired
 from habana_frameworks.torch.hpu.graph_callables import make_graphed_callables
 from habana_frameworks.torch.hpu.graph_modules import (
     ModuleCacher,
@@ -64,7 +65,7 @@ class HPUGraph:
         asynchronous: bool = False,
     ) -> None:
         """Copy `tlist` into the inputs `static_tlist`, then replay."""
-        for static, given in zip(static_tlist, tlist, strict=True):
+        for static, given in paired(static_tlist, tlist):
             static.copy_(given)
         self.replay(asynchronous)
 

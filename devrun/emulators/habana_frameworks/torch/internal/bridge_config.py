@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Callable[[], bool | int | str]:
     """The reader of one variable; AttributeError for any other name."""
     if not name.startswith("get_pt_"):
         raise AttributeError(f"bridge_config has get_pt_...(), but no {name}")
-    variable = name.removeprefix("get_").upper()
+    variable = name[len("get_") :].upper()
 
     def read() -> bool | int | str:
         text = os.environ.get(variable, DEFAULTS.get(variable, "0"))

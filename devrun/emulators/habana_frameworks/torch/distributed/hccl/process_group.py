@@ -21,14 +21,14 @@ SUPPORTED = (
 
 
 def _hosts(value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_hosts(item) for item in value]
     return value._host if type(value) is HpuTensor else value
 
 
 def _mark(value: Any) -> None:
     """What the host wrote is no input the open graph knows."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         for item in value:
             _mark(item)
     elif type(value) is HpuTensor:
@@ -133,7 +133,7 @@ def _one_by_one(name: str) -> Any:
     """
 
     def run(self: Any, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        first = list(zip(outputs, inputs, strict=True))
+        first = list(zip(outputs, inputs))
         last = first.pop()
         for output, given in first:
             getattr(self, name)(output, given, opts=opts).wait()

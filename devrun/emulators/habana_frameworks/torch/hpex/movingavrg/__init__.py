@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from habana_frameworks._emulation.plans import Kernel
+from habana_frameworks._emulation.support import paired
 from habana_frameworks.torch.hpex.optimizers.common import kernel
 
 KERNEL = Kernel("hpu::fused_ema")
@@ -38,7 +39,7 @@ class FusedEMA:
         """Take one step towards `model`'s state."""
         self.updates += 1
         decay = self.decay(self.updates)
-        pairs = zip(self.updated_ema, model.state_dict().values(), strict=True)
+        pairs = paired(self.updated_ema, list(model.state_dict().values()))
         floating = [(a, v) for a, v in pairs if a.is_floating_point()]
         averages, values = [a for a, _ in floating], [v for _, v in floating]
         update = functools.partial(_average, decay=decay)
@@ -58,9 +59,9 @@ class FusedEMA:
 
 
 def _average(averages: list[Tensor], values: list[Tensor], *, decay: float) -> None:
-    for average, value in zip(averages, values, strict=True):
+    for average, value in zip(averages, values):
         average.mul_(decay).add_(value, alpha=1 - decay)
 
 
 def _is_parallel(model: nn.Module) -> bool:
-    return isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    return isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))

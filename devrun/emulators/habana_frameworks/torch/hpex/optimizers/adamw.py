@@ -51,7 +51,9 @@ class FusedAdamW(Optimizer):
         wanted = self.moments_dtype
         if wanted is None:
             return dtype, dtype
-        first, second = wanted if isinstance(wanted, tuple | list) else (wanted, wanted)
+        first, second = (
+            wanted if isinstance(wanted, (tuple, list)) else (wanted, wanted)
+        )
         for kind in (first, second):
             if kind.itemsize == 1:
                 raise NotImplementedError(
@@ -80,7 +82,7 @@ class FusedAdamW(Optimizer):
             size = group["lr"]
             if group.get("bias_correction", True):
                 size *= math.sqrt(1.0 - beta2**count) / (1.0 - beta1**count)
-            params, grads = map(list, zip(*found, strict=True))
+            params, grads = map(list, zip(*found))
             states = [self._state_of(parameter) for parameter in params]
             m, v = ([s[k] for s in states] for k in ("exp_avg", "exp_avg_sq"))
             update = functools.partial(
@@ -106,7 +108,7 @@ def _update(
     size: float,
 ) -> None:
     beta1, beta2 = betas
-    lists = zip(params, grads, averages, squares, strict=True)
+    lists = zip(params, grads, averages, squares)
     for parameter, gradient, m, v in lists:
         m.mul_(beta1).add_(gradient, alpha=1.0 - beta1)
         v.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)

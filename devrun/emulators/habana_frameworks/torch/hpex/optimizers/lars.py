@@ -85,16 +85,14 @@ class FusedLars(Optimizer):
         """Scale the gradients in place, then one update of the wrapped optimizer."""
         common.evaluate(closure)
         decays = [group.get("weight_decay", 0) for group in self.optim.param_groups]
-        for group, decay in zip(self.optim.param_groups, decays, strict=True):
+        for group, decay in zip(self.optim.param_groups, decays):
             group["weight_decay"] = 0
             with common.fused():
-                for parameter, used in zip(
-                    group["params"], self.skip_mask, strict=False
-                ):
+                for parameter, used in zip(group["params"], self.skip_mask):
                     if parameter.grad is not None:
                         self._scale(parameter, group["lr"], decay, bool(used))
         self.optim.step()
-        for group, decay in zip(self.optim.param_groups, decays, strict=True):
+        for group, decay in zip(self.optim.param_groups, decays):
             group["weight_decay"] = decay
 
     def _scale(

@@ -66,7 +66,7 @@ class FusedSGD(Optimizer):
     ) -> None:
         if not pairs:
             return
-        params, grads = map(list, zip(*pairs, strict=True))
+        params, grads = map(list, zip(*pairs))
         update = functools.partial(_update, group=group, dampening=dampening)
         common.kernel(KERNEL, update, [params, grads, buffers], [params, buffers])
 
@@ -80,7 +80,7 @@ def _update(
     dampening: float,
 ) -> None:
     decay, momentum = group["weight_decay"], group["momentum"]
-    for number, (parameter, gradient) in enumerate(zip(params, grads, strict=True)):
+    for number, (parameter, gradient) in enumerate(zip(params, grads)):
         if decay:
             gradient = gradient.add(parameter, alpha=decay)
         if buffers:

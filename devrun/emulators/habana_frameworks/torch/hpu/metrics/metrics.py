@@ -6,14 +6,14 @@ import atexit
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, List, Tuple
 
 from habana_frameworks._emulation.bus import BUS, EventId, Params
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks.torch.hpu.metrics.exceptions import MetricNotFound
 from habana_frameworks.torch.hpu.metrics.saver import Saver, write_metrics
 
-Stats = list[tuple[str, Any]]
+Stats = List[Tuple[str, Any]]
 
 
 class Metric:

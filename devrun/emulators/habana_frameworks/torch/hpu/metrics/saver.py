@@ -6,9 +6,9 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Tuple
 
-Rows = list[tuple[str, list[tuple[str, Any]]]]
+Rows = List[Tuple[str, List[Tuple[str, Any]]]]
 FORMATS = ("json", "text")
 TRIGGERS = ("process_exit", "mark_step", "metric_change")
 

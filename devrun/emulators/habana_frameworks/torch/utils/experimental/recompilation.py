@@ -33,11 +33,11 @@ def shapes_of(value: Any) -> Any:
     """The shapes in nested lists, tuples and dicts; anything else stands for itself."""
     if isinstance(value, Tensor):
         return tuple(value.shape)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return tuple([shapes_of(item) for item in value])
     if isinstance(value, dict):
         return tuple([(key, shapes_of(item)) for key, item in value.items()])
-    return value if isinstance(value, int | float | str | None) else type(value)
+    return value if isinstance(value, (int, float, str, type(None))) else type(value)
 
 
 def detect_recompilation_auto_model(

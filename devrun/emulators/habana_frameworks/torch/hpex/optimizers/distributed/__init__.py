@@ -42,10 +42,10 @@ class FusedAdamW:
                 f"{len(gradients)} gradients were given for {len(params)} parameters"
             )
         before = [parameter.grad for parameter in params]
-        for parameter, gradient in zip(params, gradients, strict=True):
+        for parameter, gradient in zip(params, gradients):
             parameter.grad = gradient
         try:
             self._inner.step()
         finally:
-            for parameter, gradient in zip(params, before, strict=True):
+            for parameter, gradient in zip(params, before):
                 parameter.grad = gradient
