@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -33,7 +33,7 @@ def needs(release: str, what: str, key: str | None = None) -> None:
 
 
 def dtypes_in(named: Mapping[str, str]) -> dict[torch.dtype, str]:
-    """The table `named` by type; names of types that only newer torch has are left out."""
+    """The table `named` by type, without the types that only a newer torch has."""
     return {getattr(torch, k): v for k, v in named.items() if hasattr(torch, k)}
 
 
@@ -53,15 +53,9 @@ def distributed_error() -> type[Exception]:
     return found
 
 
-def set_accelerator(index: int) -> None:
-    """Make it the current device; renamed in 2.8, where the old name warns."""
-    if lacks("2.8"):
-        torch.accelerator.set_device_idx(index)
-    else:
-        torch.accelerator.set_device_index(index)
-
-
-if lacks("2.3"):
+if TYPE_CHECKING or not lacks("2.3"):
+    from torch.amp import GradScaler as GradScaler
+else:
 
     class GradScaler(torch.cuda.amp.GradScaler):
         """With the device named first, as of torch 2.3; CUDA's alone before that."""
@@ -70,5 +64,3 @@ if lacks("2.3"):
             if device != "cuda" and kwargs.get("enabled", True):
                 needs("2.3", f"loss scaling (fp16) on device {device}", "precision")
             super().__init__(**kwargs)
-else:
-    GradScaler = torch.amp.GradScaler
