@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,43 @@ def distributed_error() -> type[Exception]:
     """What is raised where processes do not meet; of no type of its own in 2.0."""
     found: type[Exception] = getattr(torch.distributed, "DistError", RuntimeError)
     return found
+
+
+def has_backend(name: str) -> bool:
+    """Whether processes can exchange through it."""
+    if not lacks("2.1"):
+        return torch.distributed.is_backend_available(name)
+    known = getattr(torch.distributed, f"is_{name}_available", None)
+    return known is None or bool(known())
+
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast casts to on this device, inside one; else None."""
+    if not lacks("2.4"):
+        enabled = torch.is_autocast_enabled(device_type)
+        return torch.get_autocast_dtype(device_type) if enabled else None
+    name = "" if device_type == "cuda" else f"{device_type}_"
+    if not getattr(torch, f"is_autocast_{name}enabled", lambda: False)():
+        return None
+    found: torch.dtype = getattr(torch, f"get_autocast_{name or 'gpu_'}dtype")()
+    return found
+
+
+def averaging(average: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
+    """The argument of `AveragedModel` for what averages a list of tensors in place."""
+    if not lacks("2.1"):
+        return {"multi_avg_fn": average}
+
+    def one(averaged: Any, new: Any, count: Any) -> Any:
+        average([averaged], [new], count)
+        return averaged
+
+    return {"avg_fn": one}
+
+
+def mark_stepped(optimizer: Any) -> None:
+    """Let a scheduler believe that the optimizer has stepped."""
+    vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it
 
 
 if TYPE_CHECKING or not lacks("2.3"):
