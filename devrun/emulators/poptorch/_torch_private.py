@@ -47,6 +47,14 @@ CPU_ATTENTION = tuple(
 this torch has them: 2.0 makes it of products. (2.1)"""
 
 
+def new_library(namespace: str) -> torch.library.Library:
+    """A part of a namespace of operators; before 2.1 it can only be all of it."""
+    try:
+        return torch.library.Library(namespace, "FRAGMENT")
+    except ValueError:
+        return torch.library.Library(namespace, "DEF")
+
+
 def is_composed(operator: Any) -> bool:
     """Whether torch makes it of other operators on every device. (2.0)"""
     key = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -99,6 +107,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "new_library",
     "pytree",
     "registered",
     "replaced",
