@@ -57,8 +57,13 @@ def new_library(namespace: str) -> torch.library.Library:
 
 def is_composed(operator: Any) -> bool:
     """Whether torch makes it of other operators on every device. (2.0)"""
-    key = torch._C.DispatchKey.CompositeExplicitAutograd
-    return bool(operator.has_kernel_for_dispatch_key(key))
+    key = "CompositeExplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
+def leaves_of(values: Any) -> list[Any]:
+    """What is in a structure of arguments; `tree_leaves` of torch 2.2. (1.8)"""
+    return pytree.tree_flatten(values)[0]
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -107,6 +112,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "leaves_of",
     "new_library",
     "pytree",
     "registered",
