@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -33,7 +33,7 @@ def needs(release: str, what: str, key: str | None = None) -> None:
 
 
 def dtypes_in(named: Mapping[str, str]) -> dict[torch.dtype, str]:
-    """The table `named` by type; names of types that only newer torch has are left out."""
+    """The table `named` by type, without the types that only a newer torch has."""
     return {getattr(torch, k): v for k, v in named.items() if hasattr(torch, k)}
 
 
@@ -53,15 +53,46 @@ def distributed_error() -> type[Exception]:
     return found
 
 
-def set_accelerator(index: int) -> None:
-    """Make it the current device; renamed in 2.8, where the old name warns."""
-    if lacks("2.8"):
-        torch.accelerator.set_device_idx(index)
-    else:
-        torch.accelerator.set_device_index(index)
+def has_backend(name: str) -> bool:
+    """Whether processes can exchange through it."""
+    if not lacks("2.1"):
+        return torch.distributed.is_backend_available(name)
+    known = getattr(torch.distributed, f"is_{name}_available", None)
+    return known is None or bool(known())
 
 
-if lacks("2.3"):
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast casts to on this device, inside one; else None."""
+    if not lacks("2.4"):
+        enabled = torch.is_autocast_enabled(device_type)
+        return torch.get_autocast_dtype(device_type) if enabled else None
+    name = "" if device_type == "cuda" else f"{device_type}_"
+    if not getattr(torch, f"is_autocast_{name}enabled", lambda: False)():
+        return None
+    found: torch.dtype = getattr(torch, f"get_autocast_{name or 'gpu_'}dtype")()
+    return found
+
+
+def averaging(average: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
+    """The argument of `AveragedModel` for what averages a list of tensors in place."""
+    if not lacks("2.1"):
+        return {"multi_avg_fn": average}
+
+    def one(averaged: Any, new: Any, count: Any) -> Any:
+        average([averaged], [new], count)
+        return averaged
+
+    return {"avg_fn": one}
+
+
+def mark_stepped(optimizer: Any) -> None:
+    """Let a scheduler believe that the optimizer has stepped."""
+    vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it
+
+
+if TYPE_CHECKING or not lacks("2.3"):
+    from torch.amp import GradScaler as GradScaler
+else:
 
     class GradScaler(torch.cuda.amp.GradScaler):
         """With the device named first, as of torch 2.3; CUDA's alone before that."""
@@ -70,5 +101,3 @@ if lacks("2.3"):
             if device != "cuda" and kwargs.get("enabled", True):
                 needs("2.3", f"loss scaling (fp16) on device {device}", "precision")
             super().__init__(**kwargs)
-else:
-    GradScaler = torch.amp.GradScaler

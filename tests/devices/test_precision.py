@@ -41,7 +41,7 @@ def test_forward_runs_in_the_asked_dtype_and_weights_stay_fp32(precision, dtype)
     run.adapter.eval_step(run.model, batch())
     assert run.module.seen == [dtype] * 3
     assert run.module.linear.weight.dtype == torch.float32
-    assert not torch.is_autocast_enabled("cpu")
+    assert autocast_dtype("cpu") is None
 
 
 def test_gradients_are_unscaled_for_hooks_and_clipping():

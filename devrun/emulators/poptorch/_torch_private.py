@@ -37,12 +37,14 @@ FACTS = frozenset({"_base", "_version"})
 SETTINGS = frozenset({"_set_grad_enabled"})
 """What `torch.set_grad_enabled` is to such a mode. (1.13)"""
 
-_aten = torch.ops.aten
-CPU_ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
-"""The host's kernel for `scaled_dot_product_attention`. (2.1)"""
-CPU_ATTENTION_BACKWARD = (
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_NAME = "_scaled_dot_product_flash_attention_for_cpu"
+CPU_ATTENTION = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in (_NAME, f"{_NAME}_backward")
+    if f"aten::{name}" in torch._C._dispatch_get_all_op_names()
 )
+"""The host's kernels for `scaled_dot_product_attention`, forward and backward, where
+this torch has them: 2.0 makes it of products. (2.1)"""
 
 
 def is_composed(operator: Any) -> bool:
@@ -88,7 +90,6 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 __all__ = [
     "CPU_ATTENTION",
-    "CPU_ATTENTION_BACKWARD",
     "FACTS",
     "SETTINGS",
     "DataDependentOutputException",

@@ -24,6 +24,7 @@ from devrun.hooks.early_stopping import ResultHook
 from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.registry import HOOKS, LR_SCHEDULERS, build_from_cfg
 from devrun.run import Run
+from devrun.torch_features import mark_stepped
 
 Scheduler = lr_scheduler.LRScheduler
 COUNTS = ("num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -178,7 +179,7 @@ class TorchSchedulerHook(Hook):
             for scheduler in self.schedulers.values():
                 # An update was done, on some devices not by `optimizer.step`, of which
                 # torch would warn.
-                vars(scheduler.optimizer)["_opt_called"] = True
+                mark_stepped(scheduler.optimizer)
                 scheduler.step()
             self.steps += 1
 
