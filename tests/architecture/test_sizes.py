@@ -62,6 +62,18 @@ FLAGS = {
         --allow-factory --format --help --import --mmcv --output --overwrite
         --trust-config --weights -h
     """,
+    "list": """
+        --help --import -h
+    """,
+    "explain": """
+        --allow-factory --help --import --mmcv --trust-config -h
+    """,
+    "config": """
+        --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
+    """,
+    "schema": """
+        --help -h
+    """,
     "convert": """
         --cfg-options --help --out --trust-config -h -o
     """,
