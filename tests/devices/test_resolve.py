@@ -11,7 +11,7 @@ import torch
 
 import devrun.device_facts as table
 from devrun.config import check_config
-from devrun.devices import resolve
+from devrun.devices import device_section, resolve
 from devrun.devices.cpu import CPUAdapter
 from devrun.devices.resolve import (
     available_devices,
@@ -25,7 +25,6 @@ from devrun.errors import (
     DeviceUnavailableError,
     UnknownNameError,
 )
-from devrun.runners import device_section
 
 
 @pytest.fixture(autouse=True)
