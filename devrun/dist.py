@@ -112,6 +112,8 @@ def check_launcher(launcher: str, port: int | None = None) -> bool:
 def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
     import torch.distributed as group
 
+    from devrun.torch_features import has_backend
+
     if not group.is_available():
         raise DeviceUnavailableError(
             "this torch build has no torch.distributed; install one that has, or "
@@ -123,7 +125,7 @@ def _join(backend: str | None, kwargs: Mapping[str, Any]) -> bool:
     if isinstance(options.get("timeout"), (int, float)):
         options["timeout"] = datetime.timedelta(seconds=options["timeout"])
     if backend is not None and ":" not in backend:
-        if not group.is_backend_available(backend):
+        if not has_backend(backend):
             raise DeviceUnavailableError(
                 f"backend {backend!r} is not in this torch build; use 'gloo', or a "
                 "build made for the device"

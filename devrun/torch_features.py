@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -33,7 +35,7 @@ def needs(release: str, what: str, key: str | None = None) -> None:
 
 
 def dtypes_in(named: Mapping[str, str]) -> dict[torch.dtype, str]:
-    """The table `named` by type; names of types that only newer torch has are left out."""
+    """The table `named` by type, without the types that only a newer torch has."""
     return {getattr(torch, k): v for k, v in named.items() if hasattr(torch, k)}
 
 
@@ -53,15 +55,75 @@ def distributed_error() -> type[Exception]:
     return found
 
 
-def set_accelerator(index: int) -> None:
-    """Make it the current device; renamed in 2.8, where the old name warns."""
-    if lacks("2.8"):
-        torch.accelerator.set_device_idx(index)
-    else:
-        torch.accelerator.set_device_index(index)
+def has_backend(name: str) -> bool:
+    """Whether processes can exchange through it."""
+    if not lacks("2.1"):
+        return torch.distributed.is_backend_available(name)
+    known = getattr(torch.distributed, f"is_{name}_available", None)
+    return known is None or bool(known())
 
 
-if lacks("2.3"):
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast casts to on this device, inside one; else None."""
+    if not lacks("2.4"):
+        enabled = torch.is_autocast_enabled(device_type)
+        return torch.get_autocast_dtype(device_type) if enabled else None
+    name = "" if device_type == "cuda" else f"{device_type}_"
+    if not getattr(torch, f"is_autocast_{name}enabled", lambda: False)():
+        return None
+    found: torch.dtype = getattr(torch, f"get_autocast_{name or 'gpu_'}dtype")()
+    return found
+
+
+def averaging(average: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
+    """The argument of `AveragedModel` for what averages a list of tensors in place."""
+    if not lacks("2.1"):
+        return {"multi_avg_fn": average}
+
+    def one(averaged: Any, new: Any, count: Any) -> Any:
+        average([averaged], [new], count)
+        return averaged
+
+    return {"avg_fn": one}
+
+
+def mark_stepped(optimizer: Any) -> None:
+    """Let a scheduler believe that the optimizer has stepped."""
+    vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it
+
+
+def state_hooks(
+    optimizer: Any, before_saving: Callable[..., Any], after_loading: Callable[..., Any]
+) -> Sequence[Any]:
+    """Call these with the optimizer around its `state_dict` and `load_state_dict`.
+
+    Returns handles, whose `remove` ends that.
+    """
+    if not lacks("2.3"):
+        return (
+            optimizer.register_state_dict_pre_hook(before_saving),
+            optimizer.register_load_state_dict_post_hook(after_loading),
+        )
+    save, load, own = optimizer.state_dict, optimizer.load_state_dict, vars(optimizer)
+
+    def state_dict() -> Any:
+        before_saving(optimizer)
+        return save()
+
+    def load_state_dict(state: Any) -> None:
+        load(state)
+        after_loading(optimizer)
+
+    own.update(state_dict=state_dict, load_state_dict=load_state_dict)
+    return [
+        SimpleNamespace(remove=partial(own.pop, name, None))
+        for name in ("state_dict", "load_state_dict")
+    ]
+
+
+if TYPE_CHECKING or not lacks("2.3"):
+    from torch.amp import GradScaler as GradScaler
+else:
 
     class GradScaler(torch.cuda.amp.GradScaler):
         """With the device named first, as of torch 2.3; CUDA's alone before that."""
@@ -70,5 +132,3 @@ if lacks("2.3"):
             if device != "cuda" and kwargs.get("enabled", True):
                 needs("2.3", f"loss scaling (fp16) on device {device}", "precision")
             super().__init__(**kwargs)
-else:
-    GradScaler = torch.amp.GradScaler

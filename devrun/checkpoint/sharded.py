@@ -33,7 +33,6 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.futures import Future
 
 from devrun.checkpoint import fileops, tensorfile
@@ -155,7 +154,7 @@ def read_shards(
         UnsupportedFeatureError: this torch cannot read such files.
     """
     reader = pieces_reader()(str(files[0].parent))
-    reader.fs = _Files(list(map(str, files)))
+    reader.fs = _listing(list(map(str, files)))
     targets: dict[str, Tensor] = {}
     with _failures("its shards are damaged"):
         for key, saved in reader.read_metadata().state_dict_metadata.items():
@@ -325,14 +324,13 @@ class _Writer(dcp.StorageWriter):
         cast("Draft", self._open).finish(self._whole, entries)
 
 
-class _Files(FileSystem):
-    """Of a directory, the files of the shards."""
+def _listing(paths: list[str]) -> Any:
+    """A file system that sees, of a directory, the files of the shards."""
+    from torch.distributed.checkpoint.filesystem import FileSystem
 
-    def __init__(self, paths: list[str]) -> None:
-        self._paths = paths
-
-    def ls(self, path: Any) -> list[str]:
-        return self._paths
+    files = FileSystem()
+    vars(files)["ls"] = lambda path: paths
+    return files
 
 
 def _volume(item: Any) -> int:

@@ -14,6 +14,7 @@ from devrun.config.engine import is_engine_style
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.loader import DELETE
 from devrun.config.schema import give_runner
+from devrun.config.shipped import config_path
 from devrun.errors import ConfigError
 from devrun.launchers import LAUNCHERS
 from devrun.network import downloads_allowed
@@ -126,6 +127,7 @@ def read_config(args: argparse.Namespace, split: str = "val") -> Config:
     Args:
         split: whose evaluator an MMEngine-style config is read for.
     """
+    args.config = config_path(args.config)
     cfg = Config.fromfile(
         args.config, import_custom_modules=False, trust=args.trust_config
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import devrun
+from devrun.cli.completion import VARIABLE, complete
 from devrun.cli.console import complain, say
 from devrun.cli.exits import STATUSES, Session, guarded
 from devrun.cli.parser import LineParser
@@ -22,6 +24,10 @@ COMMANDS = {
     "predict": "write what a checkpoint predicts",
     "devices": "list the devices that are here",
     "export": "write a checkpoint in another format",
+    "list": "name what there is: models, hooks, keys, shipped configs",
+    "explain": "say what a key or a type is",
+    "config": "print a config as it is used, and where each value is from",
+    "schema": "print the JSON schema of configs, for editors",
     "convert": "write an MMEngine-style config as one of devrun's",
     "launch": "print a job file for a training",
     "emulate": "run a program on the SDKs' emulators",
@@ -34,6 +40,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
 
     Errors are one line on stderr, see `devrun.cli.exits` for their statuses.
     """
+    if VARIABLE in os.environ:
+        complete(COMMANDS)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         _top_level(prog, words)

@@ -29,6 +29,7 @@ from devrun.place import KeyPath, Origin, Place
 
 BASE = "_base_"
 DELETE = "_delete_"
+APPEND = "_append_"
 DEPRECATION = "_deprecation_"
 HELPERS = "_helpers_"
 RESERVED = ("filename", "text", "pretty_text")
@@ -293,6 +294,8 @@ def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:
 
 def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) -> Any:
     check_depth(origin, path)
+    if _appends(value):  # to nothing
+        value = _appended(None, value, path, origin)
     if type(value) is str:
         try:
             return with_environment(value, budget.text)
@@ -319,7 +322,8 @@ def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) ->
 def merge(
     new: ConfigDict, base: ConfigDict, path: KeyPath = (), *, list_keys: bool = False
 ) -> None:
-    """Put `new` into `base`, in place; `_delete_=True` in a dict drops what it meets.
+    """Put `new` into `base`, in place; `_delete_=True` in a dict drops what it meets,
+    and `_append_=[...]` adds to the list that it meets.
 
     With `list_keys`, digits in `new` are the positions of a list in `base`.
 
@@ -336,6 +340,8 @@ def merge(
         old = dict.get(base, key)
         if not isinstance(value, ConfigDict):
             place(base, key, value, origin)
+        elif _appends(value):
+            place(base, key, _appended(old, value, here, origin), origin)
         elif key not in base or (old is None and list_keys):
             value.pop(DELETE, None)
             place(base, key, value, origin)
@@ -357,6 +363,24 @@ def merge(
                 here,
                 ConfigTypeError,
             )
+
+
+def _appends(value: Any) -> bool:
+    return isinstance(value, ConfigDict) and APPEND in value
+
+
+def _appended(old: Any, value: ConfigDict, path: KeyPath, origin: Origin | None) -> Any:
+    """The list (or tuple, or None) `old` with the items of `_append_` behind it."""
+    more = value[APPEND]
+    if len(value) > 1 or not isinstance(more, (list, tuple)):
+        given = describe(value if len(value) > 1 else more)
+        reason = f"takes a list, and no other keys beside it, not {given}"
+        raise config_error(reason, origin, (*path, APPEND))
+    if not isinstance(old, (list, tuple, type(None))):
+        reason = f"adds to a list, not to {shown_value(old, path)}"
+        raise config_error(reason, origin, (*path, APPEND), ConfigTypeError)
+    items = [*(old or ()), *more]
+    return tuple(items) if isinstance(old, tuple) else ConfigList(items)
 
 
 def _is_position(key: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`--cfg-options key=value ...`: the words of the command line as values."""
+"""`--cfg-options key=value list+=value`: words of the command line as values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from devrun.config.limits import Budget
+from devrun.config.loader import APPEND
 from devrun.config.origin import describe
 from devrun.config.tree import plain
 from devrun.config.yaml_reader import read_yaml, scalar
@@ -16,8 +17,9 @@ from devrun.config.yaml_reader import read_yaml, scalar
 class DictAction(argparse.Action):
     """Collects `key=value` words in a dict, as MMCV's action of that name.
 
-    Use with `nargs="+"`; given several times, the words add up. A word without `=` or
-    with an empty key is a usage error.
+    Use with `nargs="+"`; given several times, the words add up. `key+=value` appends to
+    a list: the value, or each of its items where it is a list itself. A word without
+    `=` or with an empty key is a usage error.
     """
 
     def __call__(
@@ -35,8 +37,21 @@ class DictAction(argparse.Action):
                 self._fail(f"{describe(word)} has no '='; write key=value")
             if not all(part.strip() for part in key.split(".")):
                 self._fail(f"{describe(word)}: the key is words with dots between them")
-            options[key.strip()] = parse_value(text)
+            key, value = key.strip(), parse_value(text)
+            if key.endswith("+"):
+                key = key[:-1].rstrip()
+                value = self._appended(options.get(key, {APPEND: []}), value)
+            options[key] = value
         setattr(namespace, self.dest, options)
+
+    def _appended(self, before: Any, value: Any) -> Any:
+        """A list with more items, or what appends them to that of the config."""
+        more = value if isinstance(value, list) else [value]
+        if isinstance(before, list):
+            return [*before, *more]
+        if not (isinstance(before, dict) and before.keys() == {APPEND}):
+            self._fail(f"+= appends to a list, not to {describe(before)}")
+        return {APPEND: [*before[APPEND], *more]}
 
     def _fail(self, reason: str) -> NoReturn:
         raise argparse.ArgumentError(self, reason)

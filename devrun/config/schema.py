@@ -386,8 +386,9 @@ def _check(
             _KINDS[name][1](value) for name in names
         ):
             return
-        wanted = " or ".join(_KINDS[name][0] for name in names)
-        reason = f"takes {wanted}, not {shown_value(value, path)}{_number_hint(value)}"
+        reason = (
+            f"takes {wanted(rule)}, not {shown_value(value, path)}{_number_hint(value)}"
+        )
         raise config_error(reason, origin_of(node, key), path, ConfigTypeError)
     if value is None and rule.optional:
         return
@@ -404,6 +405,13 @@ def _check(
             if name not in others:
                 _unknown(value, name, rule.keys, (*path, name))
             _check(value, name, child, others[name], (*path, name))
+
+
+def wanted(rule: str | Section) -> str:
+    """What a key takes, in words."""
+    if isinstance(rule, Section):
+        return "a dict"
+    return " or ".join(_KINDS[kind][0] for kind in rule.rstrip("?").split("|"))
 
 
 def _number_hint(value: Any) -> str:

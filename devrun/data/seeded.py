@@ -202,6 +202,5 @@ def reads_batches(dataset: Any) -> bool:
 
     torch's Subset has `__getitems__` only to pass it on.
     """
-    if type(dataset) is Subset:
-        return reads_batches(dataset.dataset)
-    return callable(getattr(dataset, "__getitems__", None))
+    own = callable(getattr(dataset, "__getitems__", None))
+    return own and (type(dataset) is not Subset or reads_batches(dataset.dataset))

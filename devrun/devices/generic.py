@@ -16,7 +16,7 @@ from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.options import IndexedOptions
 from devrun.devices.placement import chosen_index
-from devrun.torch_features import lacks, set_accelerator
+from devrun.torch_features import lacks
 
 
 class GenericAdapter(EagerAdapter):
@@ -73,7 +73,10 @@ class GenericAdapter(EagerAdapter):
         here = torch.accelerator.device_count()
         index = chosen_index(self.name, self.options.index, here)
         if index is not None:
-            set_accelerator(index)
+            if lacks("2.8"):  # where the old name warns
+                torch.accelerator.set_device_idx(index)
+            else:
+                torch.accelerator.set_device_index(index)
         # A single device goes without a number: some types know only one.
         kind = _current_type() or "cpu"
         return torch.device(kind) if index is None else torch.device(kind, index)

@@ -21,6 +21,7 @@ from devrun.models.blocks import blocks_of
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy, follow, optimizers_in
 from devrun.tensors import map_tensors, tensors_in, to_device
+from devrun.torch_features import needs
 
 
 def chosen_index(device: str, asked: int | None, here: int) -> int | None:
@@ -114,6 +115,7 @@ def compile_in_place(
     """
     if not setting:
         return
+    needs("2.2", "compile", "compile")
     arguments = dict(setting) if isinstance(setting, Mapping) else {}
     parts = [module]
     if arguments.pop("regions", False):

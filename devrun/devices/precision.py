@@ -13,7 +13,7 @@ from torch import Tensor
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import UpdatePolicy
-from devrun.torch_features import GradScaler
+from devrun.torch_features import GradScaler, needs
 
 AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
     "fp32": None,
@@ -46,6 +46,8 @@ def autocast_for(
     dtype = AUTOCAST_DTYPES[precision]
     if dtype is None:
         return None
+    if device_type == "cpu" and dtype is torch.float16:
+        needs("2.3", "precision 'fp16' on a CPU", "precision")
     return torch.autocast(device_type, dtype=dtype)
 
 

@@ -19,6 +19,7 @@ from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability
 from devrun.text import joined
+from devrun.torch_features import averaging
 
 
 @HOOKS.register_module()
@@ -89,7 +90,7 @@ class EMAHook(Hook):
         if self._averaged is None:
             self._averaged = AveragedModel(
                 copyable(runner.model),
-                multi_avg_fn=self._average,
+                **averaging(self._average),
                 use_buffers=self.buffers == "average",
             )
             take_whole(self.averaged_model)

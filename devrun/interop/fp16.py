@@ -18,6 +18,7 @@ from torch import nn
 
 from devrun.errors import ConfigTypeError
 from devrun.tensors import map_tensors, tensors_in
+from devrun.torch_features import autocast_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,6 +134,4 @@ def _device_type(module: nn.Module, arguments: Any) -> str:
 
 
 def _low_precision(device_type: str) -> torch.dtype:
-    if torch.is_autocast_enabled(device_type):
-        return torch.get_autocast_dtype(device_type)
-    return torch.float16
+    return autocast_dtype(device_type) or torch.float16

@@ -12,6 +12,7 @@ import pytest
 from tests.support import zygote
 
 LAYERS = {
+    "python38": 0,
     "errors": 0,
     "redact": 0,
     "files": 0,
@@ -22,6 +23,7 @@ LAYERS = {
     "device_facts": 0,
     "trust": 1,
     "construct": 1,
+    "torch_features": 1,
     "tensors": 1,
     "registry": 1,
     "scopes": 1,

@@ -46,7 +46,7 @@ FLAGS = {
         --import --json --mmcv --precisions --record --seed --steps --trust-config -h
     """,
     "report": """
-        --csv --help --json --keys --output --price-per-hour --sort --table --watts -h
+        --csv --help --json --keys --output --sort --table --watts -h
         -o
     """,
     "predict": """
@@ -61,6 +61,18 @@ FLAGS = {
     "export": """
         --allow-factory --format --help --import --mmcv --output --overwrite
         --trust-config --weights -h
+    """,
+    "list": """
+        --help --import -h
+    """,
+    "explain": """
+        --allow-factory --help --import --mmcv --trust-config -h
+    """,
+    "config": """
+        --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
+    """,
+    "schema": """
+        --help -h
     """,
     "convert": """
         --cfg-options --help --out --trust-config -h -o

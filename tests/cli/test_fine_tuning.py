@@ -150,7 +150,7 @@ def saved_bytes(model, *batch):
     seen = {}
 
     def pack(tensor):
-        seen[tensor.data_ptr()] = tensor.nbytes
+        seen[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):

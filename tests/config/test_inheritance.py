@@ -239,3 +239,36 @@ def test_a_deprecated_file_warns_and_loads(tree):
     with pytest.warns(DeprecationWarning, match=r"old.py is deprecated, .*new.py"):
         cfg = Config.fromfile(tree("old.py", text))
     assert list(cfg) == ["model"]
+
+
+def test_a_child_appends_to_what_it_inherits(tree):
+    tree("base.py", "hooks = [dict(type='A')]\npair = (1, 2)\n")
+    path = tree(
+        "child.yaml",
+        "_base_: base.py\n"
+        "hooks: {_append_: [{type: B}]}\n"
+        "pair: {_append_: [3]}\n"
+        "new: {deep: {_append_: [1]}}\n",
+    )
+    cfg = Config.fromfile(path)
+    assert cfg.hooks == [{"type": "A"}, {"type": "B"}]
+    assert [str(where(hook, "type").origin) for hook in cfg.hooks] == [
+        "base.py:1",
+        "child.yaml:2",
+    ]
+    assert (cfg.pair, cfg.new.deep) == ((1, 2, 3), [1])
+
+
+@pytest.mark.parametrize("given", ["{_append_: 1}", "{_append_: [1], more: 2}"])
+def test_append_takes_a_list_alone(tree, given):
+    tree("base.py", "steps = [1]\n")
+    message = fails(tree("child.yaml", f"_base_: base.py\nsteps: {given}\n"))
+    assert message.startswith("child.yaml:2: steps._append_: takes a list")
+
+
+def test_append_meets_no_dict(tree):
+    path = tree("cfg.py", "_base_ = 'base/model.py'\nmodel = dict(_append_=[1])\n")
+    assert (
+        fails(path)
+        == "cfg.py:2: model._append_: adds to a list, not to a dict of 2 keys"
+    )

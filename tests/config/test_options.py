@@ -61,6 +61,21 @@ def test_words_have_mmcvs_values(text, value):
     assert type(found) is type(value)
 
 
+def test_plus_equals_appends(parser):
+    words = ["a.b+={type: A}", "a.b+=1,2", "c=1,2", "c+=x"]
+    options = parser.parse_args(["--cfg-options", *words]).cfg_options
+    cfg = Config({"a": {"b": [0]}})
+    cfg.merge_from_dict(options)
+    assert cfg.a.b == [0, {"type": "A"}, 1, 2]
+    assert cfg.c == [1, 2, "x"]
+
+
+def test_plus_equals_needs_a_list(parser, capsys):
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--cfg-options", "a=1", "a+=2"])
+    assert "+= appends to a list, not to 1" in capsys.readouterr().err
+
+
 def test_words_of_the_command_line_become_a_dict(parser):
     words = "a.b=1 c.0.d=[1,2] e=(1,2) h= i=b=c".split()
     args = parser.parse_args(

@@ -12,6 +12,7 @@ from torch import nn
 from devrun.cli.main import main
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
+from devrun.torch_features import autocast_dtype
 from tests.support.cpu import Prepared, batch, same, weights
 
 
@@ -41,7 +42,7 @@ def test_forward_runs_in_the_asked_dtype_and_weights_stay_fp32(precision, dtype)
     run.adapter.eval_step(run.model, batch())
     assert run.module.seen == [dtype] * 3
     assert run.module.linear.weight.dtype == torch.float32
-    assert not torch.is_autocast_enabled("cpu")
+    assert autocast_dtype("cpu") is None
 
 
 def test_gradients_are_unscaled_for_hooks_and_clipping():

@@ -19,7 +19,7 @@ from tests.support.observe import Losses
 class Memory(nn.Module):
     """A net with dropout and room for `room` samples at a time."""
 
-    def __init__(self, room, kind=torch.OutOfMemoryError):
+    def __init__(self, room, kind=torch.cuda.OutOfMemoryError):
         super().__init__()
         torch.manual_seed(3)
         self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -37,7 +37,7 @@ class Memory(nn.Module):
 
 
 def trained(room, tmp_path=None, limit=6, **policy):
-    kind = policy.pop("kind", torch.OutOfMemoryError)
+    kind = policy.pop("kind", torch.cuda.OutOfMemoryError)
     model = Memory(room, kind)
     run = runner(False, limit, model=model, optimizer_config=policy, work_dir=tmp_path)
     if tmp_path is not None:
@@ -49,7 +49,7 @@ def trained(room, tmp_path=None, limit=6, **policy):
     return run, losses.values
 
 
-@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
+@pytest.mark.parametrize("kind", [torch.cuda.OutOfMemoryError, MemoryError])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_update_is_that_of_the_whole_batch(kind, accumulate):
     policy = {"cumulative_iters": accumulate, "grad_clip": {"max_norm": 1.0}}

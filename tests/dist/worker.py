@@ -261,7 +261,7 @@ class Room(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and dist.get_dist_info()[0] == 1 and len(x) > self.room:
-            raise torch.OutOfMemoryError("out of memory")
+            raise torch.cuda.OutOfMemoryError("out of memory")
         y: torch.Tensor = self.net(x)
         return y
 

@@ -80,7 +80,7 @@ def noisy_net(hidden=8, room=None):
 
     def allocate(_, inputs):
         if room is not None and len(inputs[0]) > room:
-            raise torch.OutOfMemoryError("out of memory: tried to allocate 2 GiB")
+            raise torch.cuda.OutOfMemoryError("out of memory: tried to allocate 2 GiB")
 
     net.register_forward_pre_hook(allocate)
     return net

@@ -16,7 +16,6 @@ import torch
 
 from poptorch._torch_private import (
     CPU_ATTENTION,
-    CPU_ATTENTION_BACKWARD,
     TorchDispatchMode,
     pytree,
 )
@@ -34,11 +33,10 @@ _PRODUCTS = frozenset(
         _aten.dot.default,
         _aten.mm.default,
         _aten.mv.default,
-        CPU_ATTENTION,
-        CPU_ATTENTION_BACKWARD,
+        *CPU_ATTENTION,
     }
 )
-_FLOAT = {CPU_ATTENTION: (1,)}
+_FLOAT = dict.fromkeys(CPU_ATTENTION[:1], (1,))
 """Results that stay float32: attention's logarithms of sums."""
 
 

@@ -37,18 +37,33 @@ FACTS = frozenset({"_base", "_version"})
 SETTINGS = frozenset({"_set_grad_enabled"})
 """What `torch.set_grad_enabled` is to such a mode. (1.13)"""
 
-_aten = torch.ops.aten
-CPU_ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
-"""The host's kernel for `scaled_dot_product_attention`. (2.1)"""
-CPU_ATTENTION_BACKWARD = (
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_NAME = "_scaled_dot_product_flash_attention_for_cpu"
+CPU_ATTENTION = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in (_NAME, f"{_NAME}_backward")
+    if f"aten::{name}" in torch._C._dispatch_get_all_op_names()
 )
+"""The host's kernels for `scaled_dot_product_attention`, forward and backward, where
+this torch has them: 2.0 makes it of products. (2.1)"""
+
+
+def new_library(namespace: str) -> torch.library.Library:
+    """A part of a namespace of operators; before 2.1 it can only be all of it."""
+    try:
+        return torch.library.Library(namespace, "FRAGMENT")
+    except ValueError:
+        return torch.library.Library(namespace, "DEF")
 
 
 def is_composed(operator: Any) -> bool:
     """Whether torch makes it of other operators on every device. (2.0)"""
-    key = torch._C.DispatchKey.CompositeExplicitAutograd
-    return bool(operator.has_kernel_for_dispatch_key(key))
+    key = "CompositeExplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
+def leaves_of(values: Any) -> list[Any]:
+    """What is in a structure of arguments; `tree_leaves` of torch 2.2. (1.8)"""
+    return pytree.tree_flatten(values)[0]
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -88,7 +103,6 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 __all__ = [
     "CPU_ATTENTION",
-    "CPU_ATTENTION_BACKWARD",
     "FACTS",
     "SETTINGS",
     "DataDependentOutputException",
@@ -98,6 +112,8 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "leaves_of",
+    "new_library",
     "pytree",
     "registered",
     "replaced",
