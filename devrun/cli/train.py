@@ -133,8 +133,12 @@ def _train(
     signals.on_leave.append(record.fail)
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
-    from devrun.log.env import brief, env_text
+    from torch.autograd import set_detect_anomaly
 
+    from devrun.log.env import brief, env_text
+    from devrun.models.layers import layers_of
+
+    session.cleanup.enter_context(set_detect_anomaly(args.detect_anomaly))
     with _built(args, plan) as training:
         runner = training.runner
         runner.timestamp = plan.timestamp
@@ -145,6 +149,8 @@ def _train(
         )
         logger.info("environment: %s, seed %d", brief(), runner.seed)
         logger.debug("Environment:\n%s\n%s", env_text(), record.text())
+        if args.summary and plan.main:
+            say(layers_of(runner.model))
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
         training.run()

@@ -28,6 +28,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def is_limit(value: Any) -> bool:
+    """Whether `value` is a number of things from 1 on, or a fraction of them."""
+    if isinstance(value, float):
+        return 0 < value < 1
+    return is_number(value) and 1 <= value < 2**63
+
+
 def is_finite(value: Any) -> TypeGuard[float]:
     """Whether `value` is a number that as a float is neither nan nor infinite."""
     try:

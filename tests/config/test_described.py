@@ -73,7 +73,7 @@ def test_the_schema_and_the_check_agree_on_values(kind, monkeypatch):
         except ConfigError:
             fine = False
         appends = kind == "list" and value == {}  # {_append_: [...]}
-        beyond = value == 2**63 and kind in ("int", "count", "size")
+        beyond = value == 2**63 and kind in ("int", "count", "size", "limit")
         if not (appends or beyond):
             assert accepts(schema, {"probe": value}) is fine, value
 
