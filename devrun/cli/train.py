@@ -135,6 +135,7 @@ def _train(
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from torch.autograd import set_detect_anomaly
 
+    from devrun.hooks.simple import OUT_OF_TIME
     from devrun.log.env import brief, env_text
     from devrun.models.layers import layers_of
 
@@ -154,7 +155,8 @@ def _train(
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
         training.run()
-        if signals.stopped(runner.stop_reason):
+        late = str(runner.stop_reason).startswith(OUT_OF_TIME)
+        if signals.stopped(runner.stop_reason) or (late and _saves(runner, plan.cfg)):
             record.write(stopped=runner.state.why_ended)
             reached = f"{runner.epoch} epochs and {runner.iter} iterations"
             raise signals.interruption(reached, _save(runner, plan.cfg))
@@ -200,7 +202,7 @@ def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> No
 
 def _save(runner: Any, cfg: Any) -> str | None:
     """Where the run that a signal stopped is saved; None if it was not to be saved."""
-    if runner.work_dir is None or not cfg.get("checkpoint_config"):
+    if not _saves(runner, cfg):
         return None
     try:
         runner.checkpointer.finish()
@@ -210,6 +212,10 @@ def _save(runner: Any, cfg: Any) -> str | None:
         last = runner.meta.get("hook_msgs", {}).get("last_ckpt")
         return str(last or f"after {runner.iter} iterations")
     return str(runner.save_checkpoint(background=False))
+
+
+def _saves(runner: Any, cfg: Any) -> bool:
+    return runner.work_dir is not None and bool(cfg.get("checkpoint_config"))
 
 
 def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:

@@ -29,6 +29,11 @@ _FORMS: dict[str, dict[str, Any]] = {
     "threads": {"type": "integer", "minimum": 1, "maximum": MOST_THREADS},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     "limit": {"anyOf": [{"type": "integer", "minimum": 1}, _FRACTION]},
+    "duration": {
+        "type": ["number", "string"],
+        "exclusiveMinimum": 0,
+        "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$",
+    },
     "number": {"type": "number"},
     "positive": {"type": "number", "exclusiveMinimum": 0},
     "list": {"type": ["array", "object"]},  # {_append_: [...]}

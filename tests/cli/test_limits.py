@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cli.conftest import logged, one_error, record
+from tests.cli.conftest import logged, newest, one_error, record
 
 NAN = """
 import torch
@@ -81,3 +81,32 @@ def test_a_summary_lists_the_layers(config, train):
     rows = [line.split() for line in out.splitlines()]
     assert ["(all)", "MLP", "172"] in rows  # 16 * 8 + 8 + 8 * 4 + 4
     assert any(row[1:] == ["Linear", "136", "not", "trained"] for row in rows)
+
+
+def test_a_run_out_of_time_is_saved_and_goes_on(config, train):
+    runner = {"type": "EpochBasedRunner", "max_epochs": 10**6, "max_time": "0h1s"}
+    words = ("--work-dir", "out", "--cfg-options", "runner.max_time=0.1")
+    path = config(runner=runner, evaluation=None)
+    saved = []
+    for _ in range(2):
+        error = train(path, *words, "--resume-from", "auto", "--no-validate")
+        assert error[0] == 75
+        assert "stopped by max_time after" in error[2]
+        assert record("out")["status"] == "interrupted"
+        saved.append(newest("out").name)
+    assert saved[0] < saved[1]
+
+
+def test_a_run_out_of_time_that_saves_nothing_is_done(config, train):
+    runner = {"type": "EpochBasedRunner", "max_epochs": 10**6, "max_time": 0.1}
+    path = config(runner=runner, evaluation=None, checkpoint_config=None)
+    assert train(path, "--work-dir", "out", "--no-validate")[0] == 0
+    assert record("out")["stopped"] == "max_time is reached (0.1)"
+
+
+@pytest.mark.parametrize("given", ["2 hours", "", 0, "1s2h", True])
+def test_a_time_is_seconds_or_has_units(config, train, given):
+    runner = {"type": "EpochBasedRunner", "max_epochs": 1, "max_time": given}
+    assert "runner.max_time: takes seconds, or" in one_error(
+        train(config(runner=runner)), 2
+    )

@@ -37,6 +37,8 @@ def accepts(schema, value):
         return schema.get("minimum", value) <= value <= schema.get(
             "maximum", value
         ) and value > schema.get("exclusiveMinimum", value - 1)
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        return False
     if not isinstance(value, dict):
         return (
             all(accepts(schema.get("items", {}), each) for each in value or ())
