@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,6 +90,35 @@ def averaging(average: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
 def mark_stepped(optimizer: Any) -> None:
     """Let a scheduler believe that the optimizer has stepped."""
     vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it
+
+
+def state_hooks(
+    optimizer: Any, before_saving: Callable[..., Any], after_loading: Callable[..., Any]
+) -> Sequence[Any]:
+    """Call these with the optimizer around its `state_dict` and `load_state_dict`.
+
+    Returns handles, whose `remove` ends that.
+    """
+    if not lacks("2.3"):
+        return (
+            optimizer.register_state_dict_pre_hook(before_saving),
+            optimizer.register_load_state_dict_post_hook(after_loading),
+        )
+    save, load, own = optimizer.state_dict, optimizer.load_state_dict, vars(optimizer)
+
+    def state_dict() -> Any:
+        before_saving(optimizer)
+        return save()
+
+    def load_state_dict(state: Any) -> None:
+        load(state)
+        after_loading(optimizer)
+
+    own.update(state_dict=state_dict, load_state_dict=load_state_dict)
+    return [
+        SimpleNamespace(remove=partial(own.pop, name, None))
+        for name in ("state_dict", "load_state_dict")
+    ]
 
 
 if TYPE_CHECKING or not lacks("2.3"):

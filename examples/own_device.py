@@ -43,7 +43,7 @@ class MeteredAdapter(EagerAdapter):
         return torch.device("cpu")
 
     def to_device(self, batch: Any) -> Any:
-        self.moved += sum(tensor.nbytes for tensor in tensors_in(batch))
+        self.moved += sum(t.numel() * t.element_size() for t in tensors_in(batch))
         return super().to_device(batch)
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 # One thread each, before torch is imported, here and in child processes: results do
@@ -34,6 +36,39 @@ LONG = [
     for folder in ("rehearsal", "faults", "launch", "parallel", "checkpoint", "dist")
 ]
 """Folders whose files run for a minute each, mostly waiting for processes."""
+
+
+NEWER_TORCH = {
+    "2.9": ("hpu", "emulators/habana", "rehearsal", "parallel/test_gaudi.py"),
+    "2.5": ("parallel/test_strategies.py", "checkpoint/test_sharded*.py"),
+}
+"""What is left out before a torch that it needs from its first import on."""
+
+
+def lacks_torch(release):
+    numbers = [version("torch").split(".")[:2], release.split(".")]
+    here, wanted = (list(map(int, number)) for number in numbers)
+    return here < wanted
+
+
+collect_ignore_glob = [
+    pattern
+    for release, patterns in NEWER_TORCH.items()
+    if lacks_torch(release)
+    for pattern in patterns
+]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What an older torch is refused by name, in a line that says so, is skipped."""
+    report = yield
+    if report.failed and call.excinfo:
+        said = re.search(r"needs torch (\d+\.\d+) or later", str(call.excinfo.value))
+        if said and lacks_torch(said[1]):
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, said[0])
+    return report
 
 
 def pytest_collection_modifyitems(items):

@@ -27,30 +27,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keys", nargs="+", default=[], metavar="KEY", help="of the config, as columns"
     )
     add("--watts", type=float, metavar="W", help="power of the machine, for energy")
-    add("--price-per-hour", type=float, metavar="P", help="price of the machine")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Write the page; 0 also where parts of a run could not be read."""
-    for flag in ("watts", "price_per_hour"):
-        value = getattr(args, flag)
-        if value is not None and not 0 <= value < float("inf"):
-            name = flag.replace("_", "-")
-            raise ConfigError(f"--{name} must be a number from 0 on, got {value}")
+    watts = args.watts
+    if watts is not None and not 0 <= watts < float("inf"):
+        raise ConfigError(f"--watts must be a number from 0 on, got {watts}")
     table = args.table or args.csv
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
-    from devrun.rehearsal.report import comparison, page, report_data
-    from devrun.rehearsal.runs import read_run
+    from devrun.rehearsal.report.data import comparison, report_data
+    from devrun.rehearsal.report.html import page
+    from devrun.rehearsal.report.runs import read_run
 
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
-    costs = {"watts": args.watts, "price_per_hour": args.price_per_hour}
     if table:
-        rows = comparison(runs, sort=args.sort, keys=args.keys, **costs)
+        rows = comparison(runs, sort=args.sort, keys=args.keys, watts=watts)
         say(_csv(rows) if args.csv else _aligned(rows))
         return 0
-    data = report_data(runs, **costs)
+    data = report_data(runs, watts=watts)
     if args.json:
         say(json.dumps(data, allow_nan=False))
         return 0

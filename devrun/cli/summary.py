@@ -11,7 +11,7 @@ from typing import Any
 from devrun.config.origin import redacted
 from devrun.files import unfollowed
 from devrun.redact import MASK, is_secret_key
-from devrun.rehearsal.shares import bound_of, shares_of
+from devrun.rehearsal.report.shares import bound_of, shares_of
 from devrun.text import one_line
 
 NOT_METRICS = (

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from devrun.errors import ConfigError
 from devrun.models.blocks import blocks_of
 from devrun.models.names import matching_modules
-from devrun.torch_features import is_compiling
+from devrun.torch_features import is_compiling, needs
 
 KEY = "gradient_checkpointing"
 
@@ -63,6 +63,7 @@ def checkpoint_blocks(
             )
     else:
         found = matching_modules(KEY, which, model)
+    needs("2.1", "computing modules again", KEY)
     for _, module in found:
         module.forward = _Recomputed(module, rng)
     names = [name for name, _ in found]

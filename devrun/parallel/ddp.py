@@ -15,6 +15,7 @@ from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.strategy import Strategy, refuse_combined, share_weights
 from devrun.step import UpdatePolicy
+from devrun.torch_features import needs
 
 _COMPRESSION: dict[str, Any] = {
     "bf16": default_hooks.bf16_compress_hook,
@@ -68,6 +69,7 @@ class DDP(Strategy):
             **arguments,
         )
         if self.options.compression is not None:
+            needs("2.4", "compression of gradients", "compression")
             hook = _COMPRESSION[self.options.compression]
             # by its name torch refuses that of bf16 under gloo, which sums it as well
             wrapped.register_comm_hook(None, lambda group, bucket: hook(group, bucket))

@@ -12,6 +12,7 @@ from torch import nn
 from devrun.cli.main import main
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
+from devrun.torch_features import autocast_dtype
 from tests.support.cpu import Prepared, batch, same, weights
 
 

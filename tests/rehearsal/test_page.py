@@ -151,6 +151,33 @@ def test_a_diverged_run_spoils_no_chart_and_says_why_it_failed(
     assert "the loss is nan at iteration 9" in page.locator("table").first.inner_text()
 
 
+def test_killed_resumed_and_empty_runs_are_beside_a_good_one(trained, opened, tmp_path):
+    killed = copied(trained, tmp_path, "killed")
+    facts = json.loads((killed / "run.json").read_text())
+    kept = ("device", "versions", "started", "command")
+    running = {**{key: facts[key] for key in kept}, "status": "running"}
+    (killed / "run.json").write_text(json.dumps(running))
+    resumed = copied(trained, tmp_path, "resumed")
+    part = {"started": "2026-01-01T00:00:00+0000", "status": "interrupted"}
+    part |= {"error": "SIGTERM", "duration_seconds": 60.0, "seconds": {"data": 60.0}}
+    (resumed / "run-20260101_000000.json").write_text(json.dumps(part))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    failed = {"status": "failed", "error": "no module named layers"}
+    (empty / "run.json").write_text(json.dumps(failed))
+    page, wrong = opened(trained(), killed, resumed, empty)
+    assert wrong == []
+    series = chart_of(page, "loss").locator(".u-legend .u-series")
+    assert series.count() == 1 + 2 * 3
+    tables = page.locator("table").all_inner_texts()
+    assert "running" in tables[0] and "no module named layers" in tables[0]
+    assert "SIGTERM" in tables[1] and "2026-01-01" in tables[1]
+    bars = page.locator(".legend").all_inner_texts()
+    assert len(bars) == 3  # the killed one's by its log
+    assert "data" in bars[2] and "1 min" in bars[2]
+    assert page.get_by_text("The log has no times.").count() == 1
+
+
 def test_a_part_of_the_time_has_one_colour_in_all_runs_and_a_legend(
     trained, opened, tmp_path
 ):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from devrun.cli.main import main
+from devrun.rehearsal.report.runs import read_run
 from devrun.rehearsal.report.thinning import thinned
-from devrun.rehearsal.runs import read_run
 from tests.support.observe import records
 
 OTHER = {"type": "SGD", "lr": 0.05}
@@ -23,6 +23,10 @@ OTHER = {"type": "SGD", "lr": 0.05}
 
 def log_of(work_dir):
     return next(work_dir.glob("*.log.json"))
+
+
+def validations(work_dir):
+    return [r for r in records(work_dir) if r.get("mode") == "val"]
 
 
 def held(page):
@@ -65,7 +69,7 @@ def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, re
     second = trained("second", optimizer=OTHER)
     status, out, _ = report(trained(), second, "--json", "--watts", 100)
     data = json.loads(out)
-    assert (status, data["schema"]) == (0, "devrun.report/1")
+    assert (status, data["schema"]) == (0, "devrun.report/2")
     assert data["config"] == {"optimizer.lr": [0.1, 0.05]}
     assert [run["name"] for run in data["runs"]] == ["first", "second"]
     first = data["runs"][0]
@@ -75,8 +79,9 @@ def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, re
     assert figures["joules_to_best"] < figures["joules"]
     assert sum(figures["shares"].values()) == pytest.approx(figures["seconds"])
     assert figures["best_metric"] == "accuracy"
-    (best,) = [saved for saved in first["checkpoints"] if saved["best"]]
-    assert best["step"] == figures["best_step"] and best["size"] > 0
+    accuracy = {r["step"]: r["accuracy"] for r in validations(trained())}
+    assert figures["best_score"] == max(accuracy.values())
+    assert accuracy[figures["best_step"]] == figures["best_score"]
 
 
 def test_a_resumed_run_is_one_curve(trained, report, tmp_path):
@@ -154,7 +159,7 @@ def test_a_run_that_has_not_ended_has_its_best_score_so_far(trained, report, tmp
     ]
     for name in ("best_metric", "best_score", "best_step", "best_seconds"):
         assert figures[0][name] == figures[1][name] is not None
-    assert figures[1]["best_score"] == best["score"]
+    assert figures[1]["best_score"] == pytest.approx(best["score"], abs=1e-5)  # logged
 
 
 def test_what_is_damaged_is_said_and_the_rest_is_shown(trained, report, tmp_path):
@@ -242,7 +247,6 @@ def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
     work_dir = copied(trained, tmp_path)
     deep = "[" * 900 + "]" * 900
     (work_dir / "run.json").write_text(f'{{"git": {deep}, "status": "there"}}')
-    (work_dir / "checkpoints" / "best.json").write_text("[" * 100_000)
     (tmp_path / "private.log").write_text(
         "2026-01-01 00:00:00,000 - other - ERROR - private\n"
     )
@@ -273,11 +277,10 @@ def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
         (("x" * 5000,), "x' is not there; give the work_dir of a run"),
         (("~nobody-of-that-name/run",), "in a home directory that is not known here"),
         (("file",), "'file' is a file; give the work_dir of a run"),
-        (("empty",), "'empty' has no log of a run (*.log.json)"),
+        (("empty",), "'empty' has neither a log of a run (*.log.json) nor run.json"),
         (("run", "bare"), "no logged value in common; report on each by itself"),
         (("run", "-o", "no/such/page.html"), "choose another place by -o"),
         (("run", "--watts", "-1"), "--watts must be a number from 0 on, got -1"),
-        (("run", "--price-per-hour", "nan"), "--price-per-hour must be a number"),
         (("run", "--sort", "loss"), "--sort is of the table; add --table or --csv"),
         (("run", "--table", "--sort", "los"), "'los' is in none of these runs; did"),
     ],

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from devrun.cli.main import main
-from devrun.rehearsal.runs import read_run
-from devrun.rehearsal.shares import REST, bound_of, shares_of
+from devrun.rehearsal.report.runs import read_run
+from devrun.rehearsal.report.shares import REST, bound_of, shares_of
 from tests.cli.conftest import CONFIG
 
 SOURCE = """

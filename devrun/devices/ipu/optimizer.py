@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from devrun.devices.ipu.options import dtype_of
 from devrun.errors import ConfigError, UnsupportedFeatureError, nearest
 from devrun.step import UpdatePolicy
+from devrun.torch_features import state_hooks
 
 KINDS = ("SGD", "AdamW", "Adam", "RMSprop")
 """What an IPU can run of torch; AdamW first, as it became a subclass of Adam."""
@@ -78,10 +79,9 @@ class DeviceOptimizer:
         self._scalars: dict[str, float] = {}
         self._newer_on_device = False
         self._newer_on_host = bool(optimizer.state)
-        self._handles = [
-            optimizer.register_state_dict_pre_hook(self._before_state_dict),
-            optimizer.register_load_state_dict_post_hook(self._after_load),
-        ]
+        self._handles = state_hooks(
+            optimizer, self._before_state_dict, self._after_load
+        )
 
     def changed(self) -> bool:
         """Copy changed hyper-parameters to the twin; whether there were any."""

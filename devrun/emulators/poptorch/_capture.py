@@ -21,7 +21,7 @@ from poptorch._operators import Operators, check_operators
 from poptorch._refusals import Detour
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape
-from poptorch._torch_private import DisableTorchFunction, pytree
+from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -193,7 +193,7 @@ class Recorder(TorchFunctionMode):
         try:
             with self.fake_mode, as_device_errors(name), _on_host(leaves), seen:
                 result = example() if example else function(*args, **kwargs)
-            _rules.check_results(name, pytree.tree_leaves(result))
+            _rules.check_results(name, leaves_of(result))
             check_operators(name, seen.names)
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
@@ -203,7 +203,7 @@ class Recorder(TorchFunctionMode):
             function, result = self.detour.sized(function, name, captured, spec)
             with self.fake_mode:
                 result = pytree.tree_map(_filled, result)
-        out = pytree.tree_leaves(result)
+        out = leaves_of(result)
         _show_as(_DEVICE, out)
         produced = [(i, v) for i, v in enumerate(out) if isinstance(v, torch.Tensor)]
         if not produced and not _is_inplace(name):

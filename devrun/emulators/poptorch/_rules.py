@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from poptorch._errors import Error
-from poptorch._torch_private import pytree
+from poptorch._torch_private import leaves_of, pytree
 
 LOSSES = frozenset(
     {
@@ -142,8 +142,8 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def check_numbers(name: str, args: Any, result: Any) -> Error | None:
     """What a number loses that the type of its tensor cannot hold."""
-    kinds = {v.dtype for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)}
-    numbers = [v for v in pytree.tree_leaves(args) if type(v) in (int, float)]
+    kinds = {v.dtype for v in leaves_of(result) if isinstance(v, torch.Tensor)}
+    numbers = [v for v in leaves_of(args) if type(v) in (int, float)]
     for dtype, limit, kind in _LARGEST:
         large = [v for v in numbers if limit < abs(v) < float("inf")]
         if dtype in kinds and large:
@@ -263,7 +263,7 @@ def adapted(
     if name == "new" and all(isinstance(a, (tuple, int)) for a in args[1:]):
         return _new
     if name in _PRODUCTS:
-        leaves = pytree.tree_leaves((args, kwargs))
+        leaves = leaves_of((args, kwargs))
         kinds = {
             v.dtype
             for v in leaves

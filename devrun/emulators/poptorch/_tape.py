@@ -8,7 +8,7 @@ from typing import Any, List
 
 import torch
 
-from poptorch._torch_private import pytree
+from poptorch._torch_private import leaves_of, pytree
 
 Env = List[Any]
 
@@ -54,7 +54,7 @@ class Node:
         else:
             result = self.function(*args, **kwargs)
         if self.writes:
-            values = pytree.tree_leaves(result)
+            values = leaves_of(result)
             for position, slot in self.writes:
                 env[slot] = values[position]
 

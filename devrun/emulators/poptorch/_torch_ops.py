@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from poptorch._torch_private import new_library
+
 _libraries: list[torch.library.Library] = []
 
 
@@ -11,7 +13,7 @@ def install() -> None:
     """Register them, once: scopes of names, which have no effect on values."""
     if _libraries:
         return
-    library = torch.library.Library("poptorch", "FRAGMENT")
+    library = new_library("poptorch")
     library.define("push_name_scope(str name) -> ()")
     library.define("pop_name_scope() -> ()")
     kind = "CompositeExplicitAutograd"

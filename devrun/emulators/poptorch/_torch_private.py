@@ -47,10 +47,23 @@ CPU_ATTENTION = tuple(
 this torch has them: 2.0 makes it of products. (2.1)"""
 
 
+def new_library(namespace: str) -> torch.library.Library:
+    """A part of a namespace of operators; before 2.1 it can only be all of it."""
+    try:
+        return torch.library.Library(namespace, "FRAGMENT")
+    except ValueError:
+        return torch.library.Library(namespace, "DEF")
+
+
 def is_composed(operator: Any) -> bool:
     """Whether torch makes it of other operators on every device. (2.0)"""
-    key = torch._C.DispatchKey.CompositeExplicitAutograd
-    return bool(operator.has_kernel_for_dispatch_key(key))
+    key = "CompositeExplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
+def leaves_of(values: Any) -> list[Any]:
+    """What is in a structure of arguments; `tree_leaves` of torch 2.2. (1.8)"""
+    return pytree.tree_flatten(values)[0]
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -99,6 +112,8 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "leaves_of",
+    "new_library",
     "pytree",
     "registered",
     "replaced",

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from poptorch._errors import Error
-from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
+from poptorch._torch_private import DisableTorchFunctionSubclass, leaves_of
 from poptorch.enums import CommGroupType
 
 KEY = "_poptorch_executor"
@@ -25,7 +25,7 @@ GROUPING = "_poptorch_replica_grouping"
 
 
 def _sync_all(values: Any) -> None:
-    for leaf in pytree.tree_leaves(values):
+    for leaf in leaves_of(values):
         owner = leaf.__dict__.get(KEY) if isinstance(leaf, torch.Tensor) else None
         if owner is not None:
             owner.copyWeightsToHostIfNeeded()

@@ -27,6 +27,7 @@ from devrun.run import Run
 from devrun.torch_features import mark_stepped
 
 Scheduler = lr_scheduler.LRScheduler
+Plateau = lr_scheduler.ReduceLROnPlateau
 COUNTS = ("num_bad_epochs", "cooldown_counter", "last_epoch")
 LR = "LrUpdaterHook"
 MOMENTUM = "MomentumUpdaterHook"
@@ -74,7 +75,7 @@ def _hook(cfg: Any, section: str, suffix: str) -> Hook:
     if policy and (name in HOOKS or HOOKS.scoped(name) is not None):
         args["type"] = name
     elif suffix == LR and (policy in LR_SCHEDULERS or "." in policy):
-        metric: Any = LR_SCHEDULERS.resolve(policy) is lr_scheduler.ReduceLROnPlateau
+        metric: Any = LR_SCHEDULERS.resolve(policy) is Plateau
         hook = "PlateauSchedulerHook" if metric else "TorchSchedulerHook"
         args.update(type=hook, policy=policy)
     else:
@@ -251,7 +252,8 @@ class PlateauSchedulerHook(ResultHook, TorchSchedulerHook):
 
 def _register_torch_schedulers() -> None:
     for name, kind in vars(lr_scheduler).items():
-        if inspect.isclass(kind) and issubclass(kind, Scheduler):
+        # Before torch 2.2 the plateau's is of no common class.
+        if inspect.isclass(kind) and issubclass(kind, (Scheduler, Plateau)):
             if kind is not Scheduler and not name.startswith("_"):
                 LR_SCHEDULERS.register_module(name, module=kind)
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from devrun.errors import DevrunError, is_out_of_memory
 from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.left_out import Sources
+from devrun.rehearsal.check.left_out import LOOPS, Sources
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import is_ours
 from devrun.rehearsal.check.sites import defined, of_error
@@ -79,7 +79,11 @@ class GoesOn:
                 with self._timed():
                     return call(*args)
             except _NeverEnds as error:
-                self._hangs(error, training)
+                loop = self._sources.leave_out(error, LOOPS).gone
+                self._hangs(loop or of_error(error))
+                if loop:
+                    return kept(*args)
+                self._stop(training)
             except _StoppedError:
                 pass
             except Exception as error:
@@ -139,24 +143,22 @@ class GoesOn:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
-    def _hangs(self, error: BaseException, training: Training) -> None:
-        site = of_error(error)
+    def _hangs(self, site: str | None) -> None:
         self._note.found(
             Finding(
                 severity="breaks",
                 kind="hangs",
-                what=site or "an update",
+                what="a loop" if site else "an update",
                 why=f"it did not get on within {self._seconds:.0f} s",
                 remedy="end the loop after a number of turns; --timeout gives it more "
                 "seconds",
                 site=site,
             )
         )
-        self._hung = True
-        self._stop(training)
 
     def _stop(self, training: Training) -> None:
         """Nobody calls the model again, here or in a forked process."""
+        self._hung = True
 
         def stop(*_: Any, **__: Any) -> Any:
             raise _StoppedError("it did not end")

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple
 
 from devrun.rehearsal.check.sites import is_library, user_line
 
+LOOPS = (ast.While, ast.For)
+_STAY = (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)
+"""Statements that are needed, or nothing."""
+
 
 class Left(NamedTuple):
     """What came of a statement that raised."""
 
-    gone: bool
-    """Whether it was left out."""
+    gone: str | None
+    """Where it was left out; None: it is needed."""
     follows: bool
     """Whether it may have raised for want of what was left out before it."""
 
@@ -36,10 +40,13 @@ class Sources:
             self._trees[file] = ast.parse(Path(file).read_bytes(), file)
         return self._trees[file]
 
-    def leave_out(self, error: BaseException) -> Left:
+    def leave_out(self, error: BaseException, kinds: Any = ast.stmt) -> Left:
         """Leave out the innermost statement that led to `error` and can be spared.
 
         A function of a module goes on without it; a script must be run again.
+
+        Args:
+            kinds: of statements that may go.
         """
         for frame, line in reversed(list(_calls(error))):
             code = frame.f_code
@@ -49,7 +56,7 @@ class Sources:
             if user_line([(file, line)]) is None or is_library(file):
                 continue
             try:
-                gone = _without(self._body(code), line)
+                gone = _without(self._body(code), line, kinds)
             except (OSError, SyntaxError):
                 continue
             if gone is None or not self._replaced(code):
@@ -58,9 +65,9 @@ class Sources:
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
             follows = bool(lost & loaded)
             lost |= stored if follows else stored - loaded
-            return Left(True, follows)
+            return Left(f"{file}:{gone.lineno}", follows)
         name = getattr(error, "name", None)  # of a NameError or AttributeError
-        return Left(False, any(name in lost for lost in self._lost.values()))
+        return Left(None, any(name in lost for lost in self._lost.values()))
 
     def _body(self, code: CodeType) -> Any:
         tree = self.tree(code.co_filename)
@@ -142,28 +149,29 @@ def _same(one: CodeType, other: CodeType) -> bool:
     return (one.co_name, one.co_firstlineno) == (other.co_name, other.co_firstlineno)
 
 
-def _without(owner: Any, line: int) -> Any:
-    """Take the innermost statement at `line` out of `owner`; None: it is needed.
+def _without(owner: Any, line: int, kinds: Any) -> Any:
+    """Take the innermost statement of `kinds` at `line` out of `owner`; None: it stays.
 
-    Of a statement around others only its own line goes.
+    Of a statement around others only its own line goes, and a loop as a whole.
     """
     for field in ("body", "orelse", "finalbody", "handlers"):
         statements = getattr(owner, field, None) or []
         for index, one in enumerate(statements):
             if not one.lineno <= line <= (one.end_lineno or one.lineno):
                 continue
-            if isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.Try)):
-                return _without(one, line)
-            inner = getattr(one, "body", None)
-            if inner and line >= inner[0].lineno:
-                return _without(one, line)
-            if isinstance(one, (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)):
+            inner, loops = getattr(one, "body", None), isinstance(one, LOOPS)
+            whole = isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.Try))
+            if whole or (inner and line >= inner[0].lineno):
+                found = _without(one, line, kinds)
+                if found or whole or kinds is ast.stmt:
+                    return found
+            if not isinstance(one, kinds) or isinstance(one, _STAY):
                 return None
-            if isinstance(getattr(one, "test", None), ast.Constant):
+            test = getattr(one, "test", None)
+            if isinstance(test, ast.Constant) and not (loops and test.value):
                 return None  # it was left out before, or asks nothing
             statements[index] = ast.copy_location(_less(one), one)
-            found: ast.AST = one
-            return found
+            return one
     return None
 
 
@@ -171,6 +179,8 @@ def _less(one: Any) -> ast.stmt:
     """What stands for a statement that is left out."""
     if isinstance(one, (ast.If, ast.While)):
         return type(one)(ast.Constant(False), one.body, one.orelse)
+    if isinstance(one, ast.For):
+        return ast.For(one.target, ast.Tuple([], ast.Load()), one.body, one.orelse)
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
     return ast.Pass()

@@ -14,10 +14,10 @@ from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
 from devrun.rehearsal.report.digest import Digest, digest
+from devrun.rehearsal.report.runs import Curve, RecordedRun
 from devrun.rehearsal.report.thinning import thinned
-from devrun.rehearsal.runs import Curve, RecordedRun
 
-SCHEMA = "devrun.report/1"
+SCHEMA = "devrun.report/2"
 POINTS = 20_000
 """Of a curve at most, about."""
 DEPTH = 100
@@ -33,15 +33,14 @@ def report_data(
     runs: Sequence[RecordedRun],
     *,
     watts: float | None = None,
-    price_per_hour: float | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows, as JSON's types; `docs/report.md` has the keys.
 
     Raises:
         ConfigError: no run has a value that another has too.
     """
-    shared = [{c.name for c in run.curves} for run in runs]
-    if len(runs) > 1 and not any(a & b for a in shared for b in shared if a is not b):
+    logged = [{c.name for c in run.curves} for run in runs if run.curves]
+    if len(logged) > 1 and not any(a & b for a in logged for b in logged if a is not b):
         raise ConfigError(
             "these runs have no logged value in common; report on each by itself"
         )
@@ -55,11 +54,8 @@ def report_data(
                     "path": str(run.path),
                     "facts": run.facts,
                     "earlier": [{k: f.get(k) for k in PART} for f in run.earlier],
-                    "figures": asdict(
-                        digest(run, watts=watts, price_per_hour=price_per_hour)
-                    ),
+                    "figures": asdict(digest(run, watts=watts)),
                     "curves": [_curve(curve, run) for curve in run.curves],
-                    "checkpoints": [asdict(saved) for saved in run.checkpoints],
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
                 }
@@ -75,7 +71,7 @@ def comparison(
     *,
     sort: str | None = None,
     keys: Sequence[str] = (),
-    **costs: float | None,
+    watts: float | None = None,
 ) -> list[list[str]]:
     """A row of each run for a terminal or a spreadsheet, behind one of titles.
 
@@ -84,7 +80,7 @@ def comparison(
 
     Args:
         sort: a column; the best run, or the least value, comes first.
-        costs: `watts` and `price_per_hour`, as of `report_data`.
+        watts: power of the machine, for the energy.
 
     Raises:
         ConfigError: `sort` or a key is in no run.
@@ -95,7 +91,7 @@ def comparison(
             "status": shown(run.facts.get("status")),
             **_cells(run, keys),
         }
-        | _costs(digest(run, **costs))
+        | _costs(digest(run, watts=watts))
         for name, run in zip(_names(runs), runs)
     ]
     titles = list(dict.fromkeys(title for row in rows for title in row))
@@ -125,7 +121,6 @@ def _costs(figures: Digest) -> dict[str, Any]:
         "seconds": figures.seconds,
         "samples/s": figures.samples_per_sec,
         "J": figures.joules,
-        "price": figures.price,
     }
     return {name: f"{value:.5g}" for name, value in named.items() if value is not None}
 

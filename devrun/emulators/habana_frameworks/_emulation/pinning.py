@@ -64,7 +64,9 @@ def _pinning(original: Any, name: str) -> Any:
             return _marked(original(*args, **kwargs))
         return original(*args, **kwargs)
 
-    make.__module__, make.__qualname__ = "torch", name  # so that it can be pickled
+    # so that it can be pickled, and written out in a graph
+    make.__module__ = "torch._tensor" if "." in name else "torch"
+    make.__qualname__ = name
     return make
 
 

@@ -115,6 +115,8 @@ def _place_of(stack: str) -> Place | None:
     for file, line, name in reversed(_LINE.findall(stack)):
         if not _is_inside(file) and name not in _MODES:
             return file, int(line)
+        if (place := _traced.get(file, {}).get(int(line))) is not None:
+            return place
     return None
 
 

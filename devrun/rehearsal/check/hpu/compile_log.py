@@ -10,7 +10,9 @@ from typing import Any
 from devrun.rehearsal.check.hpu.watch import EMULATORS, LAYERS, Site, is_foreign, is_own
 
 USUAL = 3
-"""Recompilations that every run has: another batch size, evaluation, its last batch."""
+"""Recompilations that every run has: another batch size, `training`, a last batch."""
+_EVALUATION = "GLOBAL_STATE changed: grad_mode"
+"""In the failure of a graph that an evaluation has no use for, nor training of its."""
 LONGEST = 80
 """Characters of a condition that are shown."""
 _ARTEFACT = re.compile(
@@ -44,6 +46,7 @@ class CompileLog:
         found: Counter[tuple[str, Site]] = Counter()
         for code, said in _failures().items():
             said = said[self._failures.get(code, 0) :]
+            said = [line for line in said if _EVALUATION not in str(line)]
             versions = {str(line).split(":")[0] for line in said}
             if len(versions) <= USUAL:
                 continue

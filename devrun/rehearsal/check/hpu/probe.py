@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -82,9 +82,8 @@ class HPUProbe(Probe):
         self._evaluated += _counts(runner.adapter.sdk) - before
 
     def getting_past(self) -> AbstractContextManager[Any]:
-        if self.request.mode in _OUTSIDE_GRAPHS:
-            return placed(Hosted("hpu", self.note))
-        return super().getting_past()
+        outside = self.request.mode in _OUTSIDE_GRAPHS
+        return placed(Hosted("hpu", self.note) if outside else nullcontext())
 
     def after(self, training: Training) -> Iterator[Finding]:
         runner = training.runner

@@ -24,7 +24,7 @@ class VLoop(nn.Module):
         if self.training:
             self.center = 0.9 * self.center + 0.1 * h.detach().mean(0)  # fault[ipu]: cannot be compiled
             # remedy: self.center.copy_(0.9 * self.center + 0.1 * h.detach().mean(0))
-        if random.random() < 0.5:  # fault[ipu]: once
+        if random.random() < 0.5:  # fault[hpu]: graph break; fault[ipu]: once
             # remedy: if False:
             h = h + torch.randn_like(h)
         h[:, ::2] = 0  # fault[ipu]: cannot be compiled

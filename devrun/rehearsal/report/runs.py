@@ -1,4 +1,4 @@
-"""A run as its work_dir tells it: curves, facts, checkpoints and warnings.
+"""A run as its work_dir tells it: curves, facts, config and warnings.
 
 Nothing is written, and a damaged file costs only what it held: `RecordedRun.problems`
 says what could not be read.
@@ -21,17 +21,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from devrun.checkpoint.catalog import CheckpointInfo, list_checkpoints, read_pointer
 from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
-from devrun.errors import ConfigError, DevrunError
+from devrun.errors import ConfigError
 from devrun.files import user_path
 from devrun.text import RECORD, one_line
 
 MOST_BYTES = 1 << 30
 """Of a log; of `run.json` and the config a 64th."""
-_LINE, _STEP = 1 << 20, 1 << 53
-"""Characters of a line; updates."""
 POSITION = ("mode", "epoch", "iter", "step")
 """Fields of a log line that say where it is."""
 _ENTRY = re.compile(
@@ -68,19 +65,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint that is there."""
-
-    name: str
-    step: int
-    created: str | None
-    size: int
-    """Bytes."""
-    problem: str | None
-    best: bool
-
-
-@dataclass(frozen=True)
 class Warned:
     """A warning or an error of the log, and how often it came."""
 
@@ -101,7 +85,6 @@ class RecordedRun:
     config: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> value of the resolved config."""
     curves: list[Curve] = field(default_factory=list)
-    checkpoints: list[Saved] = field(default_factory=list)
     warnings: list[Warned] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -124,7 +107,7 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     """The run whose files are in `work_dir`.
 
     Raises:
-        ConfigError: no folder, or one without logs.
+        ConfigError: no folder, or one without a run.
     """
     path = user_path(work_dir)
     if not os.path.isdir(path):
@@ -134,10 +117,10 @@ def read_run(work_dir: str | Path) -> RecordedRun:
             "its .log.json"
         )
     logs = sorted(path.glob("*.log.json"))
-    if not logs:
+    if not logs and not os.path.lexists(path / "run.json"):
         raise ConfigError(
-            f"{str(path)!r} has no log of a run (*.log.json); give the work_dir that "
-            "devrun train names in its last line"
+            f"{str(path)!r} has neither a log of a run (*.log.json) nor run.json; give "
+            "the work_dir that devrun train names in its last line"
         )
     run = RecordedRun(path)
     run.curves = list(_curves(logs, run.problems))
@@ -145,7 +128,6 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     found = [_facts(one, run.problems) for one in path.glob("run-*.json")]
     run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
     run.config = _config(path, run.problems)
-    run.checkpoints = _checkpoints(path / "checkpoints", run.problems)
     run.warnings = _warnings(path.glob("*.log"), run.problems)
     return run
 
@@ -167,14 +149,6 @@ def _reading(path: Path, most: int = MOST_BYTES) -> Iterator[IO[str]]:
         yield file
 
 
-def _lines(file: IO[str]) -> Iterator[str]:
-    """Its lines, each without what is too long to be one."""
-    while line := file.readline(_LINE):
-        yield line
-        while line and line[-1] != "\n":
-            line = file.readline(_LINE)
-
-
 def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
     """The values of all logs; a run that was resumed goes on from its checkpoint."""
     found: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
@@ -184,7 +158,7 @@ def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
             mode, step = record.get("mode"), record.get("step")
             if not isinstance(mode, str) or not isinstance(step, int):
                 continue  # the head of the file
-            if abs(step) > _STEP:
+            if not 0 <= step < 1 << 53:
                 continue
             if not began:
                 began = True
@@ -214,7 +188,7 @@ def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     broken = 0
     try:
         with _reading(log) as file:
-            for line in _lines(file):
+            for line in file:
                 try:
                     record = json.loads(line)
                 except (ValueError, RecursionError):
@@ -295,23 +269,6 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _checkpoints(path: Path, problems: list[str]) -> list[Saved]:
-    name = read_pointer(path, "best")
-    try:
-        return [_saved(info, name) for info in list_checkpoints(path)]
-    except DevrunError as error:
-        problems.append(f"checkpoints cannot be read: {error}")
-        return []
-
-
-def _saved(info: CheckpointInfo, best: str | None) -> Saved:
-    manifest = info.manifest
-    size = sum(f.size for f in manifest.files) if manifest else 0
-    created = manifest.created if manifest else None
-    name = info.path.name
-    return Saved(name, info.step, created, size, info.problem, name == best)
-
-
 def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
     """Warnings and errors in the order of their first time; equal ones once."""
     counts: dict[tuple[str, str], int] = {}
@@ -328,7 +285,7 @@ def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
 def _entries(file: IO[str]) -> Iterator[tuple[str, str]]:
     """(level, text) of the warnings and errors of a log."""
     level, lines = "", [""]
-    for line in _lines(file):
+    for line in file:
         entry = _ENTRY.match(line)
         if entry is None:
             if level:

@@ -12,9 +12,9 @@ ADVICE = {
     "copy": "to the device: pin_memory, larger batches, or samples of fewer bytes",
     "compute": "the model computes, which is what the time should go to",
     "hooks": "log and compute less often (log_config.interval, custom_hooks)",
-    "step": "the model computes, which is what the time should go to",
     "evaluation": "evaluate less often (evaluation.interval) or on fewer samples",
     "saving": "save less often (checkpoint_config.interval), or with async: true",
+    REST: "the start and the end, which a longer run has only once",
 }
 
 
@@ -38,11 +38,10 @@ def shares_of(facts: Mapping[str, Any]) -> dict[str, float]:
 def bound_of(shares: Mapping[str, float]) -> str | None:
     """What most of the time went to, in words; None without times."""
     whole = sum(shares.values())
-    if not whole or not set(shares) & set(ADVICE):
+    if not whole:
         return None
     part = max(shares, key=lambda name: shares[name])
-    advice = ADVICE.get(part, "the start and the end, which a longer run has only once")
-    return f"{part}: {shares[part] / whole:.0%} of the time; {advice}"
+    return f"{part}: {shares[part] / whole:.0%} of the time; {ADVICE.get(part, '')}"
 
 
 def finite(value: Any) -> float | None:
