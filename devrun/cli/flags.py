@@ -74,6 +74,7 @@ def add_weights_flags(group: argparse._ActionsContainer) -> None:
 def _run_flags(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
     switch(group, "--no-validate", "do not evaluate while training")
+    switch(group, "--no-sanity", "do not try two batches of the evaluation first")
     add("--seed", type=index, metavar="N", help="of data order and random streams")
     switch(group, "--deterministic", "only deterministic algorithms")
     fast = "the switches that make this device fast (--dry-run lists them)"

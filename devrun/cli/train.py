@@ -51,6 +51,8 @@ add_arguments = add_train_flags
 
 DRY_UPDATES = 2
 """Of a dry run."""
+SANITY_BATCHES = 2
+"""Of the evaluation, before the first update."""
 
 
 @dataclass
@@ -180,7 +182,8 @@ def _built(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
         with trial(plan.cfg, DRY_UPDATES, **how) as training:
             yield training
     else:
-        training = build_training(plan.cfg, validate=validate, **how)
+        sanity = 0 if args.no_sanity else SANITY_BATCHES
+        training = build_training(plan.cfg, validate=validate, sanity=sanity, **how)
         with closing(training.runner):
             yield training
 

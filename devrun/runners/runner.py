@@ -290,6 +290,10 @@ class BaseRunner(ABC):
             stack.enter_context(self.session.evaluating())
             yield
 
+    def keeping_random_state(self) -> contextlib.AbstractContextManager[None]:
+        """What is drawn inside leaves the random streams as they were."""
+        return self.session.keeping_random_state()
+
     def close(self) -> None:
         """Release the device; safe twice."""
         self.adapter.teardown()

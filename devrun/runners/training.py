@@ -24,6 +24,7 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
+from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.simple import MaxTimeHook
 from devrun.interop import translated
 from devrun.models.build import build_loss, build_model, give_first_weights
@@ -101,6 +102,7 @@ def build_training(
     cfg: Mapping[str, Any],
     *,
     validate: bool = True,
+    sanity: int = 0,
     initialise: bool = True,
     progress: bool | None = None,
     allow_pickle: str | None = None,
@@ -112,6 +114,7 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
+        sanity: batches of the evaluation that are tried before the first update.
         initialise: give a model with an `init_cfg` its first weights.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
@@ -143,6 +146,9 @@ def build_training(
                 only=only,
                 building=building or nullcontext(),
             )
+        for hook in training.runner.hooks:
+            if isinstance(hook, EvalHook):
+                hook.tries_first = sanity
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)

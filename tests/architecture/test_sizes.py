@@ -27,7 +27,7 @@ FLAGS = {
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
         --import --ipu-replicas --launcher --limit-train --limit-val --load-from
         --local-rank --local_rank --max-restarts --mmcv --nnodes --no-progress
-        --no-validate --num-devices --overfit --overwrite --performance
+        --no-sanity --no-validate --num-devices --overfit --overwrite --performance
         --rdzv-endpoint --resume-from --revise-keys --seed --summary --trust-config
         --work-dir -h
     """,
