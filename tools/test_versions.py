@@ -33,7 +33,7 @@ TOOLS = ("hypothesis", "playwright", "pytest", "pytest-xdist")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "releases", nargs="*", metavar="RELEASE", help=f"of {[*OTHERS]}"
+        "releases", nargs="*", metavar="RELEASE", help=", ".join(OTHERS)
     )
     parser.add_argument("--python", default=sys.executable)
     words = [*sys.argv[1:], "--"]
@@ -66,7 +66,7 @@ def environment(release: str, python: str) -> Path:
     kept += [f"{name}=={number}" for name, number in changes.items() if number]
     pins.write_text("\n".join(kept) + "\n")
     extras = EXTRAS + (",transformers" if "transformers" not in changes else "")
-    install = [mine, "-m", "pip", "install", "--quiet", "--constraint", pins]
+    install = [str(mine), "-m", "pip", "install", "--quiet", "--constraint", str(pins)]
     subprocess.run([*install, "setuptools"], check=True)
     own = ["--no-build-isolation", "--editable", f".[{extras}]", *TOOLS]
     subprocess.run([*install, *own], check=True, cwd=ROOT)
