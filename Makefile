@@ -60,6 +60,7 @@ openmmlab: $(MMCV1)/.installed
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --exclude long devrun
 
 types: $(DEV)
 	$(BIN)/mypy
