@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from devrun.device_facts import FACTS
-from devrun.devices.resolve import available_devices
+from devrun.devices.resolve import adapter_class, available_devices
 from devrun.errors import ConfigError, DevrunError
 from devrun.probes.finding import Finding
 from devrun.probes.lifetime import safe_path
@@ -124,8 +124,9 @@ def _context() -> Any:
     Else each begins from nothing, and shares neither threads nor a device with this.
     """
     sdks = {name for facts in FACTS.values() for name in facts.packages}
-    here = {row.name for row in available_devices() if row.available}
-    idle = here <= {"cpu"} and threading.active_count() == 1
+    here = [adapter_class(row.name) for row in available_devices() if row.available]
+    on_host = all(getattr(adapter, "host_shared", False) for adapter in here)
+    idle = on_host and threading.active_count() == 1
     method = "fork" if idle and not sdks & sys.modules.keys() else "spawn"
     return multiprocessing.get_context(method)
 

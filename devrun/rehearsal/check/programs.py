@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from devrun.blame import cause_of
@@ -90,9 +91,11 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
 
 def _main(script: str) -> dict[str, Any]:
     """The variables of the program, which other modules find as `__main__`."""
-    module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = script
-    return vars(module)
+    names = vars(import_module("__main__"))  # of the command, in a forked process
+    kept = {"__name__": "__main__", "__builtins__": builtins, "__file__": script}
+    names.clear()
+    names.update(kept)
+    return names
 
 
 def _broke(note: Notebook, error: BaseException, why: str) -> None:
