@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.cli.parser import index, positive, switch
+from devrun.cli.parser import index, limit, positive, switch
 from devrun.cli.several import add_launch_flags, number_or_auto
 from devrun.config import Config, DictAction
 from devrun.config.engine import is_engine_style
@@ -74,6 +74,7 @@ def add_weights_flags(group: argparse._ActionsContainer) -> None:
 def _run_flags(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
     switch(group, "--no-validate", "do not evaluate while training")
+    switch(group, "--no-sanity", "do not try two batches of the evaluation first")
     add("--seed", type=index, metavar="N", help="of data order and random streams")
     switch(group, "--deterministic", "only deterministic algorithms")
     fast = "the switches that make this device fast (--dry-run lists them)"
@@ -82,7 +83,17 @@ def _run_flags(group: argparse._ActionsContainer) -> None:
     switch(group, "--diff-seed", own)
     scaled = "lr times the samples of an update / auto_scale_lr.base_batch_size"
     switch(group, "--auto-scale-lr", scaled)
-    switch(group, "--dry-run", "two iterations of each phase, no files")
+    dry: dict[str, Any] = {
+        "action": "store_true",
+        "help": "two iterations of each phase, no files",
+    }
+    add("--dry-run", "--fast-dev-run", **dry)
+    part: dict[str, Any] = {"type": limit, "metavar": "N|FRACTION"}
+    add("--limit-train", **part, help="batches of an epoch, such as 10 or 0.1")
+    add("--limit-val", **part, help="batches of an evaluation")
+    add("--overfit", **part, help="both limits, and train in the order of the data")
+    switch(group, "--detect-anomaly", "name the operation that made a NaN gradient")
+    switch(group, "--summary", "list the layers of the model and their parameters")
     add_progress_flag(group)
     add_config_flags(group)
 
@@ -185,6 +196,12 @@ def overrides(args: argparse.Namespace, cfg: Any) -> dict[str, Any]:
         changes["allow_changes"] = True
     if args.deterministic:
         changes["deterministic"] = True
+    for split in ("train", "val"):
+        part = getattr(args, f"limit_{split}") or args.overfit
+        if part is not None:
+            changes[f"runner.limit_{split}"] = part
+    if args.overfit is not None:
+        changes["data.train_dataloader.shuffle"] = False
     if args.auto_scale_lr:
         changes["auto_scale_lr.enable"] = True
     return {**changes, **shared_overrides(args, cfg)}

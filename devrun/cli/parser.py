@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -57,6 +58,12 @@ def index(text: str) -> int:
 def positive(text: str) -> int:
     """A number of 1 or more, as a flag's `type`."""
     return at_least(1, text)
+
+
+def limit(text: str) -> float:
+    """A number of 1 or more, or a fraction such as 0.1, as a flag's `type`."""
+    fraction = re.fullmatch(r"0?\.\d{1,9}", text)
+    return float(text) if fraction and float(text) else positive(text)
 
 
 def at_least(least: int, text: str, digits: int | None = None, hint: str = "") -> int:

@@ -97,13 +97,14 @@ class StopSignals(_Watching):
         return True
 
     def interruption(self, reached: str, saved: str | None) -> RunInterrupted:
-        """The error that ends a run which a signal stopped.
+        """The error that ends a run which a signal, or the end of its time, stopped.
 
         Status 75 when it was saved and may be started again at once (all but
         SIGINT); 130 after Ctrl-C; 143 when nothing could be saved.
         """
         number = self.received or signal.SIGTERM
-        what = f"stopped by {number.name} after {reached}"
+        by = self.received.name if self.received else "max_time"
+        what = f"stopped by {by} after {reached}"
         if saved is None:
             return RunInterrupted(f"{what}; nothing saved", _unsaved(number))
         code = 130 if number == signal.SIGINT else 75

@@ -51,6 +51,8 @@ add_arguments = add_train_flags
 
 DRY_UPDATES = 2
 """Of a dry run."""
+SANITY_BATCHES = 2
+"""Of the evaluation, before the first update."""
 
 
 @dataclass
@@ -133,8 +135,13 @@ def _train(
     signals.on_leave.append(record.fail)
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
-    from devrun.log.env import brief, env_text
+    from torch.autograd import set_detect_anomaly
 
+    from devrun.hooks.simple import OUT_OF_TIME
+    from devrun.log.env import brief, env_text
+    from devrun.models.layers import layers_of
+
+    session.cleanup.enter_context(set_detect_anomaly(args.detect_anomaly))
     with _built(args, plan) as training:
         runner = training.runner
         runner.timestamp = plan.timestamp
@@ -145,10 +152,13 @@ def _train(
         )
         logger.info("environment: %s, seed %d", brief(), runner.seed)
         logger.debug("Environment:\n%s\n%s", env_text(), record.text())
+        if args.summary and plan.main:
+            say(layers_of(runner.model))
         signals.attach(runner)
         _tell_hangs(runner, record, signals)
         training.run()
-        if signals.stopped(runner.stop_reason):
+        late = str(runner.stop_reason).startswith(OUT_OF_TIME)
+        if signals.stopped(runner.stop_reason) or (late and _saves(runner, plan.cfg)):
             record.write(stopped=runner.state.why_ended)
             reached = f"{runner.epoch} epochs and {runner.iter} iterations"
             raise signals.interruption(reached, _save(runner, plan.cfg))
@@ -172,7 +182,8 @@ def _built(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
         with trial(plan.cfg, DRY_UPDATES, **how) as training:
             yield training
     else:
-        training = build_training(plan.cfg, validate=validate, **how)
+        sanity = 0 if args.no_sanity else SANITY_BATCHES
+        training = build_training(plan.cfg, validate=validate, sanity=sanity, **how)
         with closing(training.runner):
             yield training
 
@@ -194,7 +205,7 @@ def _prepare_files(args: argparse.Namespace, plan: Plan, session: Session) -> No
 
 def _save(runner: Any, cfg: Any) -> str | None:
     """Where the run that a signal stopped is saved; None if it was not to be saved."""
-    if runner.work_dir is None or not cfg.get("checkpoint_config"):
+    if not _saves(runner, cfg):
         return None
     try:
         runner.checkpointer.finish()
@@ -204,6 +215,10 @@ def _save(runner: Any, cfg: Any) -> str | None:
         last = runner.meta.get("hook_msgs", {}).get("last_ckpt")
         return str(last or f"after {runner.iter} iterations")
     return str(runner.save_checkpoint(background=False))
+
+
+def _saves(runner: Any, cfg: Any) -> bool:
+    return runner.work_dir is not None and bool(cfg.get("checkpoint_config"))
 
 
 def _tell_hangs(runner: Any, record: RunRecord, signals: StopSignals) -> None:

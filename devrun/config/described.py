@@ -18,6 +18,7 @@ _TABLES = {
     ("hooks.md", "key"): "optimizer_config.",
 }
 """Page and head of each table of keys -> the section that they are in."""
+_FRACTION = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 _FORMS: dict[str, dict[str, Any]] = {
     "text": {"type": "string"},
     "flag": {"type": "boolean"},
@@ -27,6 +28,12 @@ _FORMS: dict[str, dict[str, Any]] = {
     "workers": {"type": "integer", "minimum": 0, "maximum": MOST_WORKERS},
     "threads": {"type": "integer", "minimum": 1, "maximum": MOST_THREADS},
     "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+    "limit": {"anyOf": [{"type": "integer", "minimum": 1}, _FRACTION]},
+    "duration": {
+        "type": ["number", "string"],
+        "exclusiveMinimum": 0,
+        "pattern": r"^(?=.)(\d+d)?(\d+h)?(\d+m)?(\d+s)?$",
+    },
     "number": {"type": "number"},
     "positive": {"type": "number", "exclusiveMinimum": 0},
     "list": {"type": ["array", "object"]},  # {_append_: [...]}

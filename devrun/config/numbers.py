@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from devrun.config.origin import describe
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MOST_WORKERS = 256
 """Worker processes of one loader: more take the machine's memory, not its time."""
 MOST_THREADS = 4096
+_DURATION = re.compile("".join(rf"(?:(\d{{1,6}}){unit})?" for unit in "dhms"))
+_SECONDS = (86400, 3600, 60, 1)
 
 
 def is_seed(value: Any) -> bool:
@@ -26,6 +29,23 @@ def is_seed(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether `value` is an int or a float, which a bool is not here."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_limit(value: Any) -> bool:
+    """Whether `value` is a number of things from 1 on, or a fraction of them."""
+    if isinstance(value, float):
+        return 0 < value < 1
+    return is_number(value) and 1 <= value < 2**63
+
+
+def parsed_duration(value: Any) -> float | None:
+    """Seconds, of a number above 0 or of text such as `1h30m`; None if it is none."""
+    if is_number(value):
+        return float(value) if 0 < value < math.inf else None
+    found = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
+    if found is None:
+        return None
+    return sum(float(part) * size for part, size in zip(found.groups("0"), _SECONDS))
 
 
 def is_finite(value: Any) -> TypeGuard[float]:

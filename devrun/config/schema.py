@@ -17,8 +17,10 @@ from devrun.config.numbers import (
     MOST_WORKERS,
     check_finite,
     is_finite,
+    is_limit,
     is_number,
     is_seed,
+    parsed_duration,
 )
 from devrun.config.origin import config_error, describe, hint_for, shown_value
 from devrun.config.revisions import revisions
@@ -204,6 +206,9 @@ KEYS: dict[str, str | Section] = {
             "max_iters": "count?",
             "constructor": "text",
             "fp16_cfg": "dict?",
+            "max_time": "duration?",
+            "limit_train": "limit?",
+            "limit_val": "limit?",
             **_of_devices("runner_options", OWN_FACTS),
         },
         types=("EpochBasedRunner", "IterBasedRunner", "Runner"),
@@ -310,6 +315,11 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda v: _is_int(v) and 1 <= v <= MOST_THREADS,
     ),
     "seed": ("an integer from 0 to 2**63 - 1", is_seed),
+    "limit": ("an integer of at least 1, or a fraction such as 0.1", is_limit),
+    "duration": (
+        "seconds, or text such as 2h or 1h30m",
+        lambda value: parsed_duration(value) is not None,
+    ),
     "number": ("a finite number", is_finite),
     "positive": ("a number above 0", lambda v: is_number(v) and v > 0),
     "list": ("a list", lambda value: isinstance(value, (list, tuple))),

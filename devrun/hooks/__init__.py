@@ -42,7 +42,7 @@ from devrun.hooks.schedules.torch_scheduler import (
     PlateauSchedulerHook,
     TorchSchedulerHook,
 )
-from devrun.hooks.simple import ClosureHook, EmptyCacheHook
+from devrun.hooks.simple import ClosureHook, EmptyCacheHook, MaxTimeHook
 from devrun.hooks.timer import IterTimerHook
 from devrun.hooks.update import (
     Fp16OptimizerHook,
@@ -82,6 +82,7 @@ __all__ = [
     "LinearAnnealingMomentumUpdaterHook",
     "LoggerHook",
     "LrUpdaterHook",
+    "MaxTimeHook",
     "MlflowLoggerHook",
     "MomentumUpdaterHook",
     "OneCycleLrUpdaterHook",

@@ -77,6 +77,8 @@ class EarlyStoppingHook(ResultHook):
         rule: `greater` or `less`; inferred from the name if not given.
         patience: evaluations in a row without improvement that end the run.
         min_delta: by how much a result must be better to count.
+        min_epochs, min_iters: what is trained in any case; where the patience is over
+            before that, the next evaluation without improvement ends the run.
 
     Raises:
         ConfigError: an argument cannot be used, or results come without `monitor`.
@@ -88,8 +90,12 @@ class EarlyStoppingHook(ResultHook):
         rule: str | None = None,
         patience: int = 5,
         min_delta: float = 0.0,
+        min_epochs: int = 0,
+        min_iters: int = 0,
     ) -> None:
         whole_number("patience", patience)
+        whole_number("min_epochs", min_epochs, least=0)
+        whole_number("min_iters", min_iters, least=0)
         check_finite({"min_delta": min_delta})
         if min_delta < 0:
             raise ConfigError.of("min_delta", f"must be 0 or more, got {min_delta!r}")
@@ -97,6 +103,7 @@ class EarlyStoppingHook(ResultHook):
         self.rule = infer_rule(monitor, rule)
         self.patience = patience
         self.min_delta = min_delta
+        self.least = {"epoch": min_epochs, "iter": min_iters}
         self.best: float | None = None
         self.waited = 0
 
@@ -114,7 +121,9 @@ class EarlyStoppingHook(ResultHook):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
-        if self.waited >= self.patience:
+        done = runner.state.position()
+        enough = all(done[what] >= least for what, least in self.least.items())
+        if self.waited >= self.patience and enough:
             best = "never finite" if self.best is None else f"{self.best:.6g} at best"
             runner.request_stop(
                 f"{self.monitor} ({best}) did not improve in {self.waited} evaluations"

@@ -1,12 +1,14 @@
-"""Hooks of a few lines: a function at one stage, and emptying the memory cache."""
+"""Hooks of a few lines: a function at one stage, a limit of time, the memory cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
-from devrun.errors import ConfigTypeError, UnknownNameError, nearest
-from devrun.hooks.base import GENERIC, STAGES, Hook
+from devrun.config.numbers import parsed_duration
+from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
+from devrun.hooks.base import GENERIC, STAGES, Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -63,3 +65,33 @@ class EmptyCacheHook(Hook):
     def after_iter(self, runner: Run) -> None:
         if self._after_iter:
             runner.adapter.empty_cache()
+
+
+OUT_OF_TIME = "max_time is reached"
+"""How the reason begins for which a `MaxTimeHook` stops a run."""
+
+
+@HOOKS.register_module()
+class MaxTimeHook(Hook):
+    """Ends the run in order when `max_time` has passed; the key `runner.max_time`.
+
+    The time is that of this process, from when the hook was made: a run that goes on
+    in another process has it again.
+
+    Args:
+        max_time: seconds, or text such as `2h`, `1h30m` or `90s`.
+    """
+
+    priority: Any = Priority.LOWEST
+
+    def __init__(self, max_time: float | str) -> None:
+        seconds = parsed_duration(max_time)
+        if seconds is None:
+            raise ConfigError.of(
+                "max_time", f"must be seconds, or such as 2h or 1h30m, got {max_time!r}"
+            )
+        self.max_time, self._ends = max_time, monotonic() + seconds
+
+    def after_train_iter(self, runner: Run) -> None:
+        if monotonic() >= self._ends:
+            runner.request_stop(f"{OUT_OF_TIME} ({self.max_time})", alone=True)

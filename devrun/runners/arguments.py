@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from devrun.config.numbers import is_seed, whole_number
+from devrun.config.numbers import is_limit, is_seed, whole_number
 from devrun.config.origin import describe
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.files import user_path
@@ -47,6 +47,23 @@ def check_limit(name: str, limit: Any, least: int) -> None:
     """Refuse a `limit` that is not None or an int of at least `least`."""
     if limit is not None:
         whole_number(name, limit, least)
+
+
+def check_fraction(name: str, limit: Any) -> None:
+    """Refuse a limit of batches that is no number of them, and no part of them."""
+    if limit is not None and not is_limit(limit):
+        raise ConfigError(
+            f"{name} must be an int of 1 or more, or a fraction of them such as 0.1, "
+            f"got {limit!r}",
+            key=name,
+        )
+
+
+def limited_to(limit: float, loader: Any) -> int:
+    """How many items of `loader` a limit, which may be a fraction, leaves."""
+    if isinstance(limit, int):
+        return limit
+    return max(1, int(limit * (length(loader, needed=True) or 0)))
 
 
 def check_seed(seed: Any) -> None:

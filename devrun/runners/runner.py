@@ -24,7 +24,7 @@ from devrun.run import RunState
 from devrun.runners import loops, registration
 from devrun.runners.arguments import (
     check_arguments,
-    check_limit,
+    check_fraction,
     check_seed,
     made_work_dir,
 )
@@ -69,7 +69,8 @@ class BaseRunner(ABC):
         seed: of the random streams, the data order and the samples' randomness. None
             leaves the streams alone and takes torch's present seed for the data.
         optimizer_config: as `register_optimizer_hook` takes it.
-        limit_batches: iterations of an epoch, and of an evaluation, at the most.
+        limit_train, limit_val: iterations of an epoch, and of an evaluation or a val
+            epoch, at the most; or a fraction of them, such as 0.1.
 
     Raises:
         ConfigError: an argument cannot be used.
@@ -96,10 +97,12 @@ class BaseRunner(ABC):
         loss: Callable[..., Any] | None = None,
         seed: int | None = None,
         optimizer_config: HookConfig = None,
-        limit_batches: int | None = None,
+        limit_train: float | None = None,
+        limit_val: float | None = None,
     ) -> None:
         check_arguments(optimizer, logger, meta, max_iters, max_epochs)
-        check_limit("limit_batches", limit_batches, 1)
+        check_fraction("limit_train", limit_train)
+        check_fraction("limit_val", limit_val)
         check_seed(seed)
         self.logger = logger if logger is not None else get_logger()
         self.meta: dict[str, Any] = dict(meta or {})
@@ -115,7 +118,7 @@ class BaseRunner(ABC):
             loss=loss,
             batch_processor=batch_processor,
             seed=seed,
-            limit_batches=limit_batches,
+            limits=(limit_train, limit_val),
             needs_length=self._by_epoch,
         )
         self.table = HookTable(self.adapter.capabilities, self.adapter.name)
@@ -286,6 +289,10 @@ class BaseRunner(ABC):
                 stack.enter_context(context(self))
             stack.enter_context(self.session.evaluating())
             yield
+
+    def keeping_random_state(self) -> contextlib.AbstractContextManager[None]:
+        """What is drawn inside leaves the random streams as they were."""
+        return self.session.keeping_random_state()
 
     def close(self) -> None:
         """Release the device; safe twice."""

@@ -22,7 +22,7 @@ from devrun.interop import contract_of
 from devrun.models.step_module import ModelContract, StepModule, wrap_fp16_model
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import optimizers_in
-from devrun.runners.arguments import describe_loader, length
+from devrun.runners.arguments import describe_loader, length, limited_to
 from devrun.runners.saved import malformed
 from devrun.step import StepOutput, UpdatePolicy
 
@@ -39,7 +39,7 @@ class Session:
         parallel: how several processes train the model; a mapping or its options.
         seed: of the random streams and of the data order. None leaves the streams
             as they are and takes torch's present seed for the data.
-        limit_batches: items of an epoch, and of an evaluation, at the most.
+        limits: items of an epoch, and of an evaluation, at the most, or a fraction.
         needs_length: refuse loaders that do not know their number of items.
 
     Raises:
@@ -57,7 +57,7 @@ class Session:
         loss: Callable[..., Any] | None = None,
         batch_processor: Callable[..., Any] | None = None,
         seed: int | None = None,
-        limit_batches: int | None = None,
+        limits: tuple[float | None, float | None] = (None, None),
         needs_length: bool = False,
     ) -> None:
         self.loss, self.batch_processor = loss, batch_processor
@@ -66,7 +66,7 @@ class Session:
         self.prepared = False
         self.model = model
         self.policy = UpdatePolicy()
-        self.limit_batches, self.needs_length = limit_batches, needs_length
+        self.limits, self.needs_length = limits, needs_length
         self.keeps_seed = seed is not None
         """Whether a resumed run keeps its own seed, not that of its checkpoint."""
         self.adapter: DeviceAdapter = resolve_device(device_for(model, device))
@@ -166,8 +166,9 @@ class Session:
                     f"{describe_loader(data_loader)}; check the data set, its "
                     "path, and drop_last"
                 )
-            if self.limit_batches is not None:
-                prepared = prepared.limited(self.limit_batches)
+            limit = self.limits[0 if training else 1]
+            if limit is not None:
+                prepared = prepared.limited(limited_to(limit, prepared))
             self._loaders[key] = (data_loader, prepared)  # keeps the id alive
             self._loaders[id(prepared), training, self.seed] = (prepared, prepared)
         return self._loaders[key][1]

@@ -24,6 +24,8 @@ from devrun.devices.seeding import seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError
 from devrun.hooks.base import Priority
+from devrun.hooks.evaluation import EvalHook
+from devrun.hooks.simple import MaxTimeHook
 from devrun.interop import translated
 from devrun.models.build import build_loss, build_model, give_first_weights
 from devrun.optim import build_optimizer
@@ -100,6 +102,7 @@ def build_training(
     cfg: Mapping[str, Any],
     *,
     validate: bool = True,
+    sanity: int = 0,
     initialise: bool = True,
     progress: bool | None = None,
     allow_pickle: str | None = None,
@@ -111,6 +114,7 @@ def build_training(
     Args:
         cfg: a checked config; it is not changed.
         validate: register the evaluation hook where there is a val data set.
+        sanity: batches of the evaluation that are tried before the first update.
         initialise: give a model with an `init_cfg` its first weights.
         progress: show a progress bar; None decides by whether there is a terminal.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
@@ -142,6 +146,9 @@ def build_training(
                 only=only,
                 building=building or nullcontext(),
             )
+        for hook in training.runner.hooks:
+            if isinstance(hook, EvalHook):
+                hook.tries_first = sanity
         if progress is not False:
             bar = build_from_cfg({"type": "ProgressHook"}, HOOKS)
             training.runner.register_hook(bar, Priority.LOWEST)
@@ -252,7 +259,11 @@ def _check_sections(cfg: Mapping[str, Any], *names: str) -> None:
 def _runner_section(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """The section without what other parts of a training read."""
     section: dict[str, Any] = copy(cfg["runner"])  # keeps where it was written
-    for key in ("fp16_cfg", *(k for f in FACTS.values() for k in f.runner_options)):
+    for key in (
+        "fp16_cfg",
+        "max_time",
+        *(k for f in FACTS.values() for k in f.runner_options),
+    ):
         section.pop(key, None)
     section.setdefault("type", "EpochBasedRunner")
     return section
@@ -268,6 +279,8 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
         cfg.get("timer_config"),
         custom_hooks_config=cfg.get("custom_hooks"),
     )
+    if cfg["runner"].get("max_time") is not None:
+        runner.register_hook(MaxTimeHook(cfg["runner"]["max_time"]))
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))

@@ -198,7 +198,8 @@ def _schedule(cfg: Config, updates: int, rounds: int) -> dict[str, Any]:
     each, by_iter = updates // rounds, "max_iters" in runner
     times = each if by_iter else 1
     changes = {
-        "runner.limit_batches": each,
+        "runner.limit_train": each,
+        "runner.limit_val": each,
         "workflow": [(mode, times * min(number, 1)) for mode, number in phases],
         "evaluation.interval": times,
         "evaluation.by_epoch": not by_iter,

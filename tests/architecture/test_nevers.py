@@ -437,7 +437,7 @@ def test_23_no_vendors_name_above_the_devices(devrun_modules):
 
 
 OF_A_TRIAL = {
-    "auto_resume", "checkpoint_config", "limit_batches", "load_from", "max_epochs",
+    "auto_resume", "checkpoint_config", "limit_val", "load_from", "max_epochs",
     "max_iters", "performance", "resume_from", "work_dir", "workers_per_gpu",
     "workflow",
 }  # fmt: skip

@@ -23,12 +23,13 @@ from devrun.runners.runner import BaseRunner
 FLAGS = {
     "train": """
         --allow-changes --allow-download --allow-factory --allow-pickle --auto-resume
-        --auto-scale-lr --cfg-options --deterministic --device --diff-seed --dry-run
-        --emulate --gpu-id --gpu-ids --gpus --help --import --ipu-replicas --launcher
-        --load-from --local-rank --local_rank --max-restarts --mmcv --nnodes
-        --no-progress --no-validate --num-devices --overwrite --performance
-        --rdzv-endpoint --resume-from --revise-keys --seed --trust-config --work-dir
-        -h
+        --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
+        --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
+        --import --ipu-replicas --launcher --limit-train --limit-val --load-from
+        --local-rank --local_rank --max-restarts --mmcv --nnodes --no-progress
+        --no-sanity --no-validate --num-devices --overfit --overwrite --performance
+        --rdzv-endpoint --resume-from --revise-keys --seed --summary --trust-config
+        --work-dir -h
     """,
     "test": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device

@@ -37,6 +37,8 @@ def accepts(schema, value):
         return schema.get("minimum", value) <= value <= schema.get(
             "maximum", value
         ) and value > schema.get("exclusiveMinimum", value - 1)
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        return False
     if not isinstance(value, dict):
         return (
             all(accepts(schema.get("items", {}), each) for each in value or ())
@@ -73,7 +75,7 @@ def test_the_schema_and_the_check_agree_on_values(kind, monkeypatch):
         except ConfigError:
             fine = False
         appends = kind == "list" and value == {}  # {_append_: [...]}
-        beyond = value == 2**63 and kind in ("int", "count", "size")
+        beyond = value == 2**63 and kind in ("int", "count", "size", "limit")
         if not (appends or beyond):
             assert accepts(schema, {"probe": value}) is fine, value
 

@@ -41,6 +41,14 @@ def test_an_iter_run_ends_too():
     assert runner.iter == 3
 
 
+@pytest.mark.parametrize("least", [{"min_epochs": 4}, {"min_iters": 13}])
+def test_it_waits_for_the_least(least):
+    hook = EarlyStoppingHook("acc", patience=1, **least)
+    runner = run(scores(0.3, 0.2, 0.1, 0.2, 0.1), hook)
+    assert runner.epoch == 4
+    assert len(loader()) == 4
+
+
 def test_a_gain_must_exceed_min_delta():
     hook = EarlyStoppingHook("acc", patience=2, min_delta=0.1)
     assert run(scores(0.5, 0.55, 0.59, 1), hook).epoch == 3

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from devrun.config.numbers import parsed_duration
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError
-from devrun.hooks.simple import ClosureHook, EmptyCacheHook
+from devrun.hooks.simple import ClosureHook, EmptyCacheHook, MaxTimeHook
 from tests.support.runs import TracedRun
 
 
@@ -72,3 +73,23 @@ def test_it_is_asked_at_the_chosen_points(options: dict[str, bool], times: int) 
 
     TracedRun(EmptyCacheHook(**options), max_epochs=2, length=4, device=Noting()).run()
     assert len(asked) == times
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1d2s", 86402),
+        (1.5, 1.5),
+        ("", None),
+        ("h", None),
+    ],
+)
+def test_durations(given: object, seconds: float | None) -> None:
+    assert parsed_duration(given) == seconds
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_time must be seconds, or such as 2h"):
+        MaxTimeHook("soon")

@@ -268,7 +268,7 @@ def test_a_second_run_goes_on():
 
 
 def test_limited_batches():
-    run = runner(limit=2, limit_batches=2)
+    run = runner(limit=2, limit_train=2, limit_val=2)
     trace = Trace()
     run.register_hook(trace)
     run.run([plain_loader(7), plain_loader(5)], [("train", 1), ("val", 1)])

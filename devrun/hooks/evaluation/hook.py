@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from time import perf_counter
 from typing import Any, Callable, Iterable
 
@@ -90,6 +91,8 @@ class EvalHook(Hook):
     _default_greater_keys: Sequence[str] = GREATER_KEYS
     _default_less_keys: Sequence[str] = LESS_KEYS
     # MMCV's names: subclasses put those of their own metrics there.
+    tries_first = 0
+    """Batches of each set that are evaluated before a new run's first update."""
 
     def __init__(
         self,
@@ -146,6 +149,8 @@ class EvalHook(Hook):
             root = runner.checkpointer.root(self.best.out_dir)
             on_main(lambda: check_writable(root))
             self.best.adopt(runner.meta.setdefault("hook_msgs", {}), known)
+        if self.tries_first and runner.iter == 0:
+            self.try_out(runner, self.tries_first)
 
     def before_train_epoch(self, runner: Run) -> None:
         if self.by_epoch and self.initial_flag:
@@ -177,6 +182,43 @@ class EvalHook(Hook):
         runner.log_buffer.clear_output()
         named.pop("eval_iter_num", None)
         return named
+
+    def try_out(self, runner: Run, batches: int) -> None:
+        """Evaluate some batches, so that what is wrong with it shows now.
+
+        Nothing is kept or logged, and the random streams are as before. What would
+        have to see all samples is left out: `test_fn`, a data set's `evaluate`, a
+        subclass's own evaluation, and ranks that step together.
+        """
+        own = type(self)._do_evaluate is not EvalHook._do_evaluate
+        if own or self.test_fn is not None:
+            return
+        began = perf_counter()
+        with runner.keeping_random_state(), runner.evaluating():
+            for name in self._each_set():
+                loader = runner.prepare_eval_loader(self.dataloader)
+                if loader.in_step is not None:
+                    continue
+                try:
+                    self._try_set(runner, batches)
+                except Exception:
+                    told = "failed in the first %d batches of the evaluation%s, which "
+                    told += "are tried before training (--no-sanity does not)"
+                    runner.logger.error(told, batches, f" {name}".rstrip())
+                    raise
+                finally:
+                    loader.close()
+                    loader.set_epoch(0)  # workers draw as if it had not been read
+        exclude_time(runner, perf_counter() - began, "evaluation")
+
+    def _try_set(self, runner: Run, batches: int) -> None:
+        steps: Any = islice(Steps(runner, self.dataloader, self._mode), batches)
+        if self._mode == "predict":
+            collect_predictions(steps, None)
+            return
+        more = [m for m in runner.eval_metrics if m not in self.metrics]
+        found = evaluate_means(steps, [*self.metrics, *more])
+        self._check_indicator([self._named(name) for name in found])
 
     def evaluate(self, runner: Run, results: Any) -> Any:
         """Results of each sample -> score to compare by, all values in the log buffer.
@@ -337,12 +379,17 @@ class EvalHook(Hook):
             self.rule = infer_rule(
                 self.key_indicator, self.rule, self.greater_keys, self.less_keys
             )
-        if self.key_indicator not in named and self._scores_here():
+        self._check_indicator(named)
+        return named.get(str(self.key_indicator))
+
+    def _check_indicator(self, named: Collection[str]) -> None:
+        """Refuse a `save_best` that is not among the results of its set."""
+        known = self.save_best in (None, "auto") or str(self.key_indicator) in named
+        if not known and self._scores_here():
             raise UnknownNameError(
                 f"save_best={self.key_indicator!r} is not a result of the evaluation; "
                 f"there are: {', '.join(sorted(named))}; name one of these, or 'auto'"
             )
-        return named.get(str(self.key_indicator))
 
     def _named(self, result: str) -> str:
         return f"{self._set}/{result}" if self._set else result

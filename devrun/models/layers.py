@@ -1,0 +1,27 @@
+"""The layers of a model as a table."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from devrun.text import aligned
+
+DEPTH = 3
+"""Names of more parts are layers inside those that are listed."""
+
+
+def layers_of(model: nn.Module) -> str:
+    """A row for each layer: its name, class, parameters, and whether they train."""
+    rows = [["layer", "class", "parameters", ""]]
+    for name, module in model.named_modules():
+        if name.count(".") < DEPTH:
+            held = list(module.parameters())
+            lazy = any(is_lazy(each) for each in held)
+            count = (
+                "from the first batch" if lazy else f"{sum(p.numel() for p in held):,}"
+            )
+            frozen = held and not any(each.requires_grad for each in held)
+            shown = [name or "(all)", type(module).__name__, count]
+            rows.append([*shown, "not trained" if frozen else ""])
+    return "\n".join(aligned(rows))
