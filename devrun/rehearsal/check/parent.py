@@ -123,8 +123,8 @@ def _context() -> Any:
     Else each begins from nothing, and shares neither threads nor a device with this.
     """
     sdks = {name for facts in FACTS.values() for name in facts.packages}
-    here = {row.name for row in available_devices() if row.available}
-    idle = here <= {"cpu"} and threading.active_count() == 1
+    bare = sum(row.available for row in available_devices()) == 1  # the CPU
+    idle = bare and threading.active_count() == 1
     method = "fork" if idle and not sdks & sys.modules.keys() else "spawn"
     return multiprocessing.get_context(method)
 

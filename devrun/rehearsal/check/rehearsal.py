@@ -13,6 +13,7 @@ from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.rehearsal.check.goes_on import GoesOn
+from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, probes, safely
 from devrun.rehearsal.check.request import Grants, Request
@@ -129,6 +130,8 @@ def _trained(
                     training.run()
                 for probe in probing:
                     safely(note, probe.finish, training)
+                if updates.trains_nothing and not note.breaks:
+                    untrained(note, training, updates.batch)
                 note.fact("seconds of a save", round(updates.saving, 3))
                 return updates
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding
