@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-slow test-faults test-corpus test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-versions test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -28,6 +28,10 @@ test: $(DEV)
 # What needs other people's packages, which two environments below build/ have.
 test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
 	$(PACKAGES)/bin/python tools/interop_tests.py $(MMCV1) $(PACKAGES) -- $(ARGS)
+
+# The default tests on other releases of torch: make test-versions RELEASES="2.0.1 2.6.0"
+test-versions:
+	$(PYTHON) tools/test_versions.py $(RELEASES) -- $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -56,6 +60,7 @@ openmmlab: $(MMCV1)/.installed
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --exclude long devrun
 
 types: $(DEV)
 	$(BIN)/mypy

@@ -48,16 +48,16 @@ FEW_UPDATES = 10
 
 def run_iter(run: WholeRun, data_batch: Any, train_mode: bool, **kwargs: Any) -> None:
     """One step through the adapter; its values go to the log buffer."""
-    session = run.session
+    session, state = run.session, run.state
     if kwargs:
         session.step_module.step_kwargs = kwargs
     if train_mode:
-        train_step = session.adapter.train_step
-        model, optimizer = session.wrapped, session.optimizer
         began = perf_counter()
-        outputs = train_step(model, data_batch, optimizer, run.on_grads)
-        run.state.clock.compute += perf_counter() - began
-        run.state.train_steps += 1
+        outputs = session.adapter.train_step(
+            session.wrapped, data_batch, session.optimizer, run.on_grads
+        )
+        state.clock.compute += perf_counter() - began
+        state.train_steps += 1
     else:
         outputs = session.adapter.eval_step(session.wrapped, data_batch)
     run.outputs = outputs

@@ -110,7 +110,7 @@ def test_a_recording_has_all_that_a_comparison_needs(compare):
     words = ("--cfg-options", "optimizer.momentum=0.9", "--json")
     status, out, _ = compare("first.yaml", "--against", "kept", *words)
     parting = json.loads(out)["parting"]
-    assert (status, parting["step"], parting["kind"]) == (10, 2, "update")
+    assert (status, parting["step"], parting["kind"]) == (10, 1, "hyperparameter")
 
 
 def recording(about, **tensors):
@@ -120,7 +120,8 @@ def recording(about, **tensors):
 
 
 ABOUT = {
-    "schema": "devrun.recording/2", "label": "there", "precision": "fp32", "steps": 1,
+    "schema": "devrun.recording/3", "label": "there", "precision": "fp32", "steps": 1,
+    "whole": 1,
     "places": {}, "keys": [[1, "loss", "loss", 0, "", 0.0]], "astray": None,
 }  # fmt: skip
 LOSS = torch.ones(1)

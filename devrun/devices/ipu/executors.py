@@ -250,7 +250,7 @@ def _kept(module: DeviceStep) -> _Kept:
     parts = list(module.step.modules())
     params = (param for part in parts for param in part._parameters.values())
     # read so that PopTorch does not see it: it would fetch the weights first
-    requires_grad = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
+    attribute: Any = torch.Tensor.requires_grad
     with torch._C.DisableTorchFunctionSubclass():
-        free = [requires_grad(param) for param in params if param is not None]
+        free = [attribute.__get__(param) for param in params if param is not None]
     return free, [part.training for part in parts]

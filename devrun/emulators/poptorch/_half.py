@@ -17,6 +17,7 @@ import torch
 from poptorch._torch_private import (
     CPU_ATTENTION,
     TorchDispatchMode,
+    leaves_of,
     pytree,
 )
 
@@ -38,6 +39,10 @@ _PRODUCTS = frozenset(
 )
 _FLOAT = dict.fromkeys(CPU_ATTENTION[:1], (1,))
 """Results that stay float32: attention's logarithms of sums."""
+
+
+_NO_KERNEL = ("not implemented for 'Half'", "expected scalar type Float but found Half")
+"""What torch says where it has none of halves, or of halves with float32 weights."""
 
 
 class FloatPartials(TorchDispatchMode):
@@ -66,7 +71,12 @@ class FloatPartials(TorchDispatchMode):
         """Carry out one of PyTorch's operators."""
         kwargs = kwargs or {}
         if func not in _PRODUCTS or not any(map(_is_half, args)):
-            return func(*args, **kwargs)
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError as error:
+                if not any(said in str(error) for said in _NO_KERNEL):
+                    raise
+            return _in_float(func, args, kwargs)
         given, named = pytree.tree_map(_widened, (args, kwargs))
         result = func(*given, **named)
         if isinstance(result, torch.Tensor):
@@ -84,9 +94,25 @@ class FloatPartials(TorchDispatchMode):
         return half
 
 
+def _in_float(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator that this torch's CPU has not in half, as 2.0 lacks many."""
+    given, named = pytree.tree_map(_widened, (args, kwargs))
+    result = func(*given, **named)
+    if func._schema.is_mutable:
+        for old, new in zip(leaves_of((args, kwargs)), leaves_of((given, named))):
+            if _is_half(old):
+                old.copy_(new)
+    if isinstance(result, torch.Tensor):
+        return args[0] if result is given[0] else result.half()
+    first, *others = result  # statistics stay float32
+    return (first.half(), *others)
+
+
 def _is_half(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float16
 
 
 def _widened(value: Any) -> Any:
+    if value is torch.float16:  # the type of a gradient, as an argument
+        return torch.float32
     return value.float() if _is_half(value) else value

@@ -169,14 +169,14 @@ class LoggerHook(Hook, ABC):
     def after_train_iter(self, runner: Run) -> None:
         if self._val_iters:
             self._log_val_phase(runner)
-        buffer = runner.log_buffer
-        done = (runner.inner_iter if self.by_epoch else runner.iter) + 1
+        state = runner.state
+        done = (state.inner_iter if self.by_epoch else state.iter) + 1
         if (self.interval > 0 and done % self.interval == 0) or (
             not self.ignore_last and self.end_of_epoch(runner)
         ):
             average_over_ranks(runner, self.interval)
-        if buffer.ready:
-            self.log_now(runner, step=runner.iter + 1)
+        if runner.log_buffer.ready:
+            self.log_now(runner, step=state.iter + 1)
 
     def after_train_epoch(self, runner: Run) -> None:
         if runner.log_buffer.ready:

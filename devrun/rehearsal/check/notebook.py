@@ -81,7 +81,8 @@ class Notes:
 
 def read(path: Path) -> Notes:
     """The notes in the file, as far as they are whole."""
-    notes, found = Notes(), dict[Any, Finding]()
+    notes = Notes()
+    found: dict[Any, Finding] = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in lines:
         try:

@@ -6,15 +6,19 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import groupby
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from devrun.device_facts import FACTS
+from devrun.devices.resolve import available_devices
 from devrun.errors import ConfigError, DevrunError
 from devrun.rehearsal.check import child
 from devrun.rehearsal.check.findings import Check, DeviceCheck, Finding, merged
@@ -96,14 +100,33 @@ def check_program(
 
 def side_by_side(asked: Sequence[Any], timeout: float, work: Any) -> list[Notes]:
     """The notes of each: `work(one, notebook, seconds)` in a process of its own."""
-    started: list[BaseProcess] = []
-    with safe_path(), ThreadPoolExecutor(max(os.cpu_count() or 1, 1)) as pool:
-        try:
-            return list(pool.map(lambda one: _run(one, timeout, work, started), asked))
-        except BaseException:  # Ctrl-C: nobody waits for the rest
-            for process in started:
-                process.kill()
-            raise
+    cores, context = max(os.cpu_count() or 1, 1), _context()
+    waiting = list(enumerate(asked))
+    running: dict[int, _Running] = {}
+    notes: dict[int, Notes] = {}
+    with safe_path(), ExitStack() as opened:
+        while waiting or running:
+            while waiting and len(running) < cores:
+                number, one = waiting.pop(0)
+                running[number] = _Running(context, one, timeout, work)
+                opened.enter_context(running[number])
+            left = min(one.left() for one in running.values())
+            wait([one.process.sentinel for one in running.values()], left)
+            for number in [n for n, one in running.items() if one.over()]:
+                notes[number] = running.pop(number).notes()
+    return [found for _, found in sorted(notes.items())]
+
+
+def _context() -> Any:
+    """Forks this process, which has torch at hand, where nothing else goes on in it.
+
+    Else each begins from nothing, and shares neither threads nor a device with this.
+    """
+    sdks = {name for facts in FACTS.values() for name in facts.packages}
+    here = {row.name for row in available_devices() if row.available}
+    idle = here <= {"cpu"} and threading.active_count() == 1
+    method = "fork" if idle and not sdks & sys.modules.keys() else "spawn"
+    return multiprocessing.get_context(method)
 
 
 def _devices(
@@ -141,24 +164,40 @@ def _device(name: str, found: list[tuple[Any, Notes]], steps: int) -> DeviceChec
     )
 
 
-def _run(request: Any, timeout: float, work: Any, started: list[BaseProcess]) -> Notes:
-    """The notes of one rehearsal; a process that is lost leaves a finding too."""
-    with tempfile.TemporaryDirectory(prefix="devrun-check-") as folder:
-        until = monotonic() + timeout
-        # a process that shares nothing with this one: no threads, no imported SDK
-        process = multiprocessing.get_context("spawn").Process(
-            target=child.main, args=(request, folder, until, work)
+class _Running:
+    """The process of one rehearsal; a context that ends it."""
+
+    def __init__(self, context: Any, request: Any, timeout: float, work: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="devrun-check-")
+        self._until = monotonic() + timeout
+        place = self._folder.name
+        self.process = context.Process(
+            target=child.main, args=(request, place, self._until, work)
         )
-        process.start()
-        started.append(process)
-        process.join(timeout + _GRACE)
-        late = process.is_alive()
-        if late:
-            process.kill()
-            process.join()
-        notes = read(Path(folder) / child.NOTES)
-        if late or process.exitcode:
-            notes.findings.append(_lost(notes, Path(folder), late, process.exitcode))
+        self.process.start()
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+        self._folder.cleanup()
+
+    def left(self) -> float:
+        """Seconds until it is too late."""
+        return max(self._until + _GRACE - monotonic(), 0.0)
+
+    def over(self) -> bool:
+        return not (self.left() and self.process.is_alive())
+
+    def notes(self) -> Notes:
+        """What it wrote; a process that is lost leaves a finding too."""
+        late, place = self.process.is_alive(), Path(self._folder.name)
+        with self:
+            notes, status = read(place / child.NOTES), self.process.exitcode
+            if late or status:
+                notes.findings.append(_lost(notes, place, late, status))
         return notes
 
 

@@ -34,8 +34,10 @@ from devrun.rehearsal.compare.records import (
 
 SCHEMA = "devrun.compare/2"
 IN_BOTH = ("dropout", "batch", "gradient", "update", "buffer")
-"""Kinds of records that no module computes: of these, one that only one training has is
-a difference, if the devices of both show them."""
+"""Of these, one that only one training has is a difference, if both devices show them.
+"""
+NO_CODE = (*IN_BOTH, "hyperparameter")
+"""Kinds of records that no module computes."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Parting:
 
     Attributes:
         step: of the update, from 1.
-        kind: `dropout` (a rate), `batch`, `input` (what a module hands to one that it
-            calls), `activation`, `loss`, `gradient`, `update` of a weight, `buffer`.
+        kind: `dropout` (a rate), `batch`, `hyperparameter` of the optimizer, `input`
+            (what a module hands to one that it calls), `activation`, `loss`,
+            `gradient`, `update` of a weight, `buffer`.
         name: the module, parameter or buffer; "" for the model's own step.
         difference: relative, the norm of the difference over the larger norm.
         tolerance: the same, that rounding may cause.
@@ -69,6 +72,13 @@ class Parting:
     alone: str | None
     places: list[str]
     operator: str | None
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether it might be that of many operations, each of which adds some."""
+        if self.step == 1:
+            return self.kind in ("gradient", "update") and math.isfinite(self.worst)
+        return self.kind not in ("batch", "hyperparameter")
 
 
 @dataclass(frozen=True)
@@ -95,17 +105,22 @@ class Comparison:
 CAUSES = {
     "dropout": "another rate of dropout, or a dropout that only one of them has",
     "batch": "other data, another order, or an augmentation that draws otherwise",
+    "hyperparameter": "another setting of the optimizer or its schedule",
     "input": "another formula in the code of this module, before it calls",
     "activation": "another formula or setting of this module: a mask, a precision of "
     "its own, a different mode (train or eval), or weights that were not loaded",
     "loss": "the loss is computed otherwise: its reduction, its scale, or the targets",
     "gradient": "backward differs while forward agrees: a custom backward, gradients "
     "not averaged over replicas or micro-batches, clipping, or a frozen part",
-    "update": "the update differs while the gradients agree: learning rate, epsilon, "
-    "momentum or weight decay of the optimizer, their order, or a fused optimizer",
+    "update": "the update differs while gradients and hyperparameters agree: another "
+    "formula of the optimizer, such as a fused one's, or a hook that changes weights",
     "buffer": "what a module keeps beside its weights is computed otherwise, such as "
     "the momentum of a normalisation's statistics",
 }
+UNSEEN = (
+    "the backward pass or the update differs, and one of the devices shows no "
+    "gradients: a custom backward, clipping, or the optimizer"
+)
 UNSEEDED = "a draw outside of the seed: a generator of its own, NumPy's or the system's"
 
 
@@ -127,6 +142,12 @@ class Trained:
         for move in range(MOVES if found.astray is None else 0):
             moved = record(self.cfg, "", found.steps, found.epsilon, move)
             found.measure(moved)
+
+    def measure_jumps(self, found: Recording) -> None:
+        """Add to `noise` what several roundings do, such as to cross a ReLU's kink."""
+        for move in range(MOVES, 3 * MOVES):
+            moved = record(self.cfg, "", found.steps, SLACK * found.epsilon, move)
+            found.measure(moved, jumps=True)
 
     def operators(self, step: int, name: str, rounding: float = 0.0) -> list[Operator]:
         """Those of a module in an update; of "" those of the whole step."""
@@ -160,14 +181,20 @@ def compare(
         side.measure(found[at])
     result = _laid_over(found[0], found[1], found[at])
     part = result.parting
-    if part is None or part.kind in IN_BOTH:
+    if part is not None and isinstance(side, Trained) and part.may_be_rounding:
+        side.measure_jumps(found[at])
+        result = _laid_over(found[0], found[1], found[at])
+        part = result.parting
+    if part is None or part.kind in NO_CODE:
         return result
     where = (part.step, "" if part.kind == "loss" else part.name)
     if isinstance(first, Recording) or isinstance(second, Recording):
         return result
     one, two = first.operators(*where), second.operators(*where)
     moved = (first, second)[at].operators(*where, found[at].epsilon)
-    operator = first_parting(one, two, (one, two)[at], moved, found[at].least)
+    operator = first_parting(
+        one, two, (one, two)[at], moved, found[at].least(part.kind)
+    )
     return replace(result, parting=replace(part, operator=operator))
 
 
@@ -182,10 +209,10 @@ def _astray(
     tolerance = recording.epsilon**0.5
     part = _parting(key, found, apart, tolerance, 0.0, UNSEEDED)
     operator = None
-    if isinstance(side, Trained) and key.kind not in IN_BOTH:
+    if isinstance(side, Trained) and key.kind not in NO_CODE:
         name = "" if key.kind == "loss" else part.name
         once, again = (side.operators(key.step, name) for _ in range(2))
-        operator = first_parting(once, again, once, [], recording.least)
+        operator = first_parting(once, again, once, [], recording.least(key.kind))
     part = replace(part, alone=recording.label, operator=operator)
     return _result(found[0], found[1], 0.0, 0.0, part)
 
@@ -207,7 +234,7 @@ def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison
         a, b = one.records[key], two.records[key]
         apart = distance(a, b)
         rounding = SLACK * coarser.noise.get(key, 0.0)
-        tolerance = max(coarser.least, rounding)
+        tolerance = max(coarser.least(key.kind), rounding)
         if coarser.is_nothing(key, a, b):
             nothing.add((key.step, key.name))
         elif key.kind == "update" and (key.step, key.name) in nothing:
@@ -244,9 +271,17 @@ def _parting(
     if key.kind == "input":
         name, called = key.caller, f" {key.name or 'the model'}"
     places = []
-    if key.kind not in IN_BOTH:
+    if key.kind not in NO_CODE:
         known = [side.places.get(name) for side in found]
         places = list(dict.fromkeys(place for place in known if place))
+    if key.kind == "hyperparameter" and found[0].whole != found[1].whole:
+        called = (
+            f", which is for {found[0].whole} updates and for {found[1].whole}: not "
+            "every device takes a smaller last batch (data.drop_last: true leaves it "
+            "out everywhere)"
+        )
+    if key.kind == "update" and not all("gradient" in one.kinds for one in found):
+        cause = cause or UNSEEN
     return Parting(
         step=key.step,
         kind=key.kind,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from devrun.hooks.base import Hook
+from devrun.parallel.strategy import optimizers_in
 from devrun.rehearsal.compare.records import (
     KEPT,
     OF_INPUTS,
@@ -46,6 +47,7 @@ class Recorder(Hook):
 
     def before_run(self, runner: Run) -> None:
         self._weights = _weights(runner)
+        self.recording.whole = runner.max_iters or 0
         for name, parameter in runner.model.named_parameters():
             self._grain[name] = torch.finfo(parameter.dtype).eps
         places = self.recording.places
@@ -74,6 +76,9 @@ class Recorder(Hook):
         self._running.clear()  # a forward pass may have ended by an exception
         for name, tensor in _whole(runner.data_batch):
             self._note("batch", name or "batch", tensor)
+        for name, values in _hyperparameters(runner):
+            tensor = torch.tensor(values, dtype=torch.float64)
+            self._note("hyperparameter", name, tensor)
 
     def after_train_iter(self, runner: Run) -> None:
         noted, self._now = list(self._now.items()), {}
@@ -162,6 +167,17 @@ def _whole(batch: Any) -> Iterator[tuple[str, Tensor]]:
     named = [dict(named_tensors(part)) for part in parts]
     for name in named[0]:
         yield name, torch.cat([one[name].reshape(-1) for one in named if name in one])
+
+
+def _hyperparameters(runner: Run) -> Iterator[tuple[str, list[float]]]:
+    """The numbers that the optimizers go by in this update, of each group."""
+    groups = [g for each in optimizers_in(runner.optimizer) for g in each.param_groups]
+    for index, group in enumerate(groups):
+        of = f" of group {index}" if len(groups) > 1 else ""
+        for name, value in group.items():
+            values = list(value) if isinstance(value, (tuple, list)) else [value]
+            if all(type(each) in (int, float) for each in values):
+                yield name + of, values
 
 
 def _own_parameters(runner: Run, optimizer: Any) -> dict[str, nn.Parameter]:

@@ -21,9 +21,9 @@ from devrun.files import disk_errors, replace_file
 from devrun.rehearsal.bench import DTYPES
 from devrun.text import one_line
 
-SCHEMA = "devrun.recording/2"
-KINDS = ("dropout", "batch", "input", "activation", "loss", "gradient", "update",
-         "buffer")  # fmt: skip
+SCHEMA = "devrun.recording/3"
+KINDS = ("dropout", "batch", "hyperparameter", "input", "activation", "loss",
+         "gradient", "update", "buffer")  # fmt: skip
 KEPT, OF_INPUTS = 1 << 18, 1 << 14
 """Values of a tensor that are compared at most, spread over it evenly; the same of what
 a module is given, which is mostly what another one put out."""
@@ -64,6 +64,7 @@ class Recording:
 
     Attributes:
         steps: updates.
+        whole: updates of the training that these begin.
         noise: how far one rounding of the first weights carries a record, relative to
             its norm; empty until it is measured.
         places: module -> `file:line` of its code, where that is not torch's.
@@ -74,6 +75,7 @@ class Recording:
     label: str
     precision: str = "fp32"
     steps: int = 0
+    whole: int = 0
     records: dict[Key, Tensor] = field(default_factory=dict)
     noise: dict[Key, float] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
@@ -87,22 +89,28 @@ class Recording:
     @property
     def epsilon(self) -> float:
         """The relative distance of two neighbouring numbers of its precision."""
-        return torch.finfo(DTYPES.get(self.precision, torch.float32)).eps
+        return _epsilon(self.precision)
 
-    @property
-    def least(self) -> float:
-        """The smallest relative difference that counts."""
-        return FEWEST.get(self.precision, 16) * self.epsilon
+    def least(self, kind: str) -> float:
+        """The smallest relative difference that counts in such a record."""
+        precision = "fp32" if kind == "hyperparameter" else self.precision
+        return FEWEST.get(precision, 16) * _epsilon(precision)
 
-    def measure(self, moved: Recording) -> None:
+    def measure(self, moved: Recording, *, jumps: bool = False) -> None:
         """Take what `moved`, the same from moved weights, says of the noise.
 
         What it was in one update, it may be in the next.
+
+        Args:
+            jumps: they were moved by `SLACK` roundings, and what changed no more than
+                twice in proportion does not count.
         """
         largest: dict[Key, float] = {}
         for key, record in self.records.items():
             if key in moved.records:
                 carried = distance(record, moved.records[key])
+                if jumps and carried <= 2 * SLACK * self.noise.get(key, 0.0):
+                    continue
                 always = replace(key, step=0)
                 largest[always] = max(largest.get(always, 0.0), carried)
                 self.noise[key] = max(self.noise.get(key, 0.0), largest[always])
@@ -133,7 +141,7 @@ class Recording:
         """
         if key.kind != "gradient" or a.shape != b.shape:
             return False
-        least = SLACK * self.least * self._largest_gradient(key.step)
+        least = SLACK * self.least(key.kind) * self._largest_gradient(key.step)
         zero = not (a.any() and b.any())
         return (zero or self.noise.get(key, 1.0) > 0.1) and max(
             _rms(a), _rms(b)
@@ -146,6 +154,10 @@ class Recording:
             if (key.step, key.kind) == (step, "gradient")
         )
         return max(gradients, default=0.0)
+
+
+def _epsilon(precision: str) -> float:
+    return torch.finfo(DTYPES.get(precision, torch.float32)).eps
 
 
 def kept(tensor: Tensor, most: int = KEPT) -> Tensor:
@@ -191,6 +203,7 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         "label": recording.label,
         "precision": recording.precision,
         "steps": recording.steps,
+        "whole": recording.whole,
         "places": recording.places,
         "keys": [[*astuple(key), _number(recording.noise.get(key))] for key in keys],
         "astray": astray and [keys.index(astray[0]), _number(astray[1])],
@@ -232,7 +245,8 @@ def _recording(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Recor
     """
     if about["schema"] != SCHEMA or about["precision"] not in DTYPES:
         raise ValueError(f"its schema or precision is not one of {SCHEMA}")
-    found = Recording(_text(about["label"]), about["precision"], int(about["steps"]))
+    sizes = int(about["steps"]), int(about["whole"])
+    found = Recording(_text(about["label"]), about["precision"], *sizes)
     found.places = {_text(k): _text(v) for k, v in about["places"].items()}
     keys = []
     for index, (step, kind, name, call, caller, noise) in enumerate(about["keys"]):

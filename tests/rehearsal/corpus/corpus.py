@@ -126,7 +126,7 @@ class Program:
                 words += [self.path.name, *shlex.split(" ".join(self._words("words")))]
             env = {**os.environ, "PYTHONPATH": str(zygote.ROOT)}
             env["CUDA_VISIBLE_DEVICES"] = ""
-            command = [HERE / "forked.py", "check", "--json", *words]
+            command = ["-m", "devrun", "check", "--json", *words]
             done = zygote.run(command, env=env, cwd=folder, timeout=400)
         try:
             rows = json.loads(done.stdout)["devices"]
