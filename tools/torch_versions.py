@@ -22,7 +22,7 @@ OLD = {"numpy": "1.26.4", "transformers": None}
 OTHERS: dict[str, dict[str, str | None]] = {
     "2.0.1": OLD,
     "2.4.1": {"numpy": "1.26.4"},
-    "2.6.0": {},
+    "2.6.0": {"sympy": "1.13.1"},
     "2.9.1": {},
 }
 """Release of torch -> what goes with it instead of what constraints.txt says."""
