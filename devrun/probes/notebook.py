@@ -24,6 +24,11 @@ class Notebook:
         self.seen: dict[Any, Finding] = {}
         """What was found, by its key."""
 
+    @property
+    def breaks(self) -> bool:
+        """Whether something was found that breaks."""
+        return any(one.severity == "breaks" for one in self.seen.values())
+
     def found(self, finding: Finding) -> None:
         """Write `finding` down; the last of those with one key counts."""
         if self.seen.get(finding.key) != finding:

@@ -63,6 +63,9 @@ FLAGS = {
         --allow-factory --format --help --import --mmcv --output --overwrite
         --trust-config --weights -h
     """,
+    "new": """
+        --help --like -h
+    """,
     "list": """
         --help --import -h
     """,

@@ -14,6 +14,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.probe import is_ours
 from devrun.probes.sites import defined, of_error
 from devrun.probes.workarounds import refusal
+from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.left_out import LOOPS, Sources
 from devrun.runners.training import Training
 from devrun.step import StepOutput
@@ -21,6 +22,8 @@ from devrun.tensors import batch_size_of
 
 _PARTS = 8
 """Of the time of a rehearsal, one update or one stage of a hook may take a part."""
+_NO_PATH = "no gradient path"
+"""In the refusal of an update that trains nothing."""
 
 
 class _NeverEnds(BaseException):
@@ -87,6 +90,9 @@ class GoesOn:
             except _StoppedError:
                 pass
             except Exception as error:
+                if _NO_PATH in str(error) and args[1:]:
+                    untrained(self._note, training, args[1])
+                    return instead(*args)
                 if isinstance(error, DevrunError) or is_out_of_memory(error):
                     raise
                 if of_error(error) is None:

@@ -18,6 +18,7 @@ from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
+from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.loading import LoadingProbe
 from devrun.rehearsal.check.requests import probes_of
@@ -143,6 +144,8 @@ def _trained(
                     training.run()
                 for probe in probing:
                     safely(note, probe.finish, training)
+                if updates.trains_nothing and not note.breaks:
+                    untrained(note, training, updates.batch)
                 note.fact("seconds of a save", round(updates.saving, 3))
                 return updates
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding

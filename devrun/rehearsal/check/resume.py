@@ -44,15 +44,34 @@ class Updates(Watching):
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
         self._weights = self._batch = ""
+        self._trained: set[str] = set()
+        """Digests of the weights before each update."""
+        self.batch: Any = None
+        """The last one."""
         self._first: dict[tuple[type, str], Any] | None = None
         self.changed: list[tuple[type, str]] = []
         """Class and name of attributes that were changed until the save."""
 
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether no update changed a weight, nor may have left it out."""
+        return len(self._trained) == 1 < len(self.by_number) and not self._scales
+
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
             self._first = _plain(runner)
+            update = getattr(runner.adapter, "update", None)
+            self._scales = getattr(update, "scaler", None) is not None
         runner.adapter.sync_to_host(runner.model)
-        self._weights = _digest(runner.model.state_dict())
+        weights, state = (
+            dict(runner.model.named_parameters()),
+            runner.model.state_dict(),
+        )
+        trained = _digest(weights)
+        self._trained.add(trained)
+        self.batch = runner.data_batch
+        rest = {key: value for key, value in state.items() if key not in weights}
+        self._weights = trained + _digest(rest)
         self._batch = _digest(runner.data_batch)
 
     def after_train_iter(self, runner: Run) -> None:

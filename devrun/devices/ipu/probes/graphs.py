@@ -110,6 +110,8 @@ class Graphs(Probe):
 
     def _look_after(self, runner: Any) -> None:
         executors = runner.adapter.executors
+        if executors.trainer is None:
+            return  # it could not be compiled
         if self._sizes is not None and self.request.emulated:
             memory = Memory(runner.adapter, self._sizes, self.request.memory)
             self.note.fact("memory of each IPU", memory.rows)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The default tests on other releases of torch, each in an environment of its own.
 
-    test_versions.py [--python PYTHON] [RELEASE ...] [-- ARGUMENTS OF PYTEST]
+    torch_versions.py [--python PYTHON] [RELEASE ...] [-- ARGUMENTS OF PYTEST]
 
 Environments are made below build/versions with the versions of constraints.txt, but
 for torch and for what an older one cannot work with. A row for each is printed at the
@@ -22,7 +22,7 @@ OLD = {"numpy": "1.26.4", "transformers": None}
 OTHERS: dict[str, dict[str, str | None]] = {
     "2.0.1": OLD,
     "2.4.1": {"numpy": "1.26.4"},
-    "2.6.0": {},
+    "2.6.0": {"sympy": "1.13.1"},
     "2.9.1": {},
 }
 """Release of torch -> what goes with it instead of what constraints.txt says."""
