@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from devrun.blame import cause_of
@@ -96,9 +97,10 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
 
 def _main(script: str) -> dict[str, Any]:
     """The variables of the program, which other modules find as `__main__`."""
-    module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = script
-    return vars(module)
+    names = vars(import_module("__main__"))
+    names.clear()  # of those of the command
+    names.update(__name__="__main__", __file__=script, __builtins__=builtins)
+    return names
 
 
 def _broke(note: Notebook, error: BaseException, why: str) -> None:
