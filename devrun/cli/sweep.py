@@ -11,7 +11,6 @@ import itertools
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -106,7 +105,9 @@ def _run_all(runs: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
                 ended[folder] = running.pop(folder).returncode
                 count = f"{len(ended)} of {len(runs)}"
                 say(f"{folder.name}: status {ended[folder]} ({count})")
-            time.sleep(_PAUSE)
+            for process in list(running.values())[:1]:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_PAUSE)
         if signals.received and waiting:
             signals.interrupt()
     return ended
