@@ -21,6 +21,12 @@ from devrun.data.collate import TransformedBatch, softens
 from devrun.data.facts import check_labels
 from devrun.device_facts import FACTS, DeviceFacts
 from devrun.devices.base import DeviceAdapter
+from devrun.devices.device_section import (
+    adapter_of,
+    device_sections,
+    device_spec,
+    parallel_argument,
+)
 from devrun.devices.seeding import rng_of, seed_streams
 from devrun.dist import check_launcher, shared_seed
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
@@ -35,12 +41,6 @@ from devrun.models.recompute import checkpoint_blocks
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
 from devrun.runners.agreement import check_config
-from devrun.runners.device_section import (
-    adapter_of,
-    device_sections,
-    device_spec,
-    parallel_argument,
-)
 from devrun.runners.helpers import build_runner
 from devrun.runners.runner import BaseRunner
 from devrun.scopes import within

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
 
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
+
 logger = logging.getLogger("devrun")
 
 
@@ -72,6 +75,12 @@ class IPUAdapter(DeviceAdapter):
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return missing()
+
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun.devices.ipu.probes import PROBES
+
+        return PROBES
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:
