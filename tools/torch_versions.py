@@ -21,7 +21,7 @@ OLD = {"numpy": "1.26.4", "transformers": None}
 """Package -> its version, or None for without it."""
 OTHERS: dict[str, dict[str, str | None]] = {
     "2.0.1": OLD,
-    "2.4.1": {"numpy": "1.26.4"},
+    "2.4.1": OLD,
     "2.6.0": {"sympy": "1.13.1"},
     "2.9.1": {},
 }
