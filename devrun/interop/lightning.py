@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from devrun.config.numbers import whole_number
-from devrun.devices.frozen import captured
+from devrun.devices.capture import captured
 from devrun.dist import weighted_means
 from devrun.errors import (
     ConfigError,

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from devrun.devices.frozen import captured
+from devrun.devices.capture import captured
 from devrun.dist import local_rank, weighted_means
 from devrun.errors import (
     ConfigError,

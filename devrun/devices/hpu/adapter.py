@@ -14,8 +14,8 @@ from torch import nn
 
 from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceInfo
+from devrun.devices.capture import Finding
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.frozen import Finding
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.fused import converted, fused_clip
 from devrun.devices.hpu.lazy import GraphedForward, Markers

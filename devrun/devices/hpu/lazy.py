@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from devrun.devices.frozen import CaptureWatch, Finding
+from devrun.devices.capture import CaptureWatch, Finding
 from devrun.devices.hpu.sdk import SDK
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.tensors import tensors_in

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.devices.frozen import CaptureWatch, Finding
+from devrun.devices.capture import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.devices.ipu.split import all_begun
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from devrun.data.bucketing import BucketCollate
-from devrun.devices.frozen import Finding
+from devrun.devices.capture import Finding
 from devrun.devices.hpu.probes.compile_log import CompileLog
 from devrun.devices.hpu.probes.remedies import remedy_for
 from devrun.devices.hpu.probes.watch import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.devices.frozen import CaptureWatch
+from devrun.devices.capture import CaptureWatch
 
 
 class Part(nn.Module):
