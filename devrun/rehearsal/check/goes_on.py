@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from devrun.errors import DevrunError, is_out_of_memory
+from devrun.errors import DevrunError, NoGradientError, is_out_of_memory
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import is_ours
@@ -22,8 +22,6 @@ from devrun.tensors import batch_size_of
 
 _PARTS = 8
 """Of the time of a rehearsal, one update or one stage of a hook may take a part."""
-_NO_PATH = "no gradient path"
-"""In the refusal of an update that trains nothing."""
 
 
 class _NeverEnds(BaseException):
@@ -90,7 +88,7 @@ class GoesOn:
             except _StoppedError:
                 pass
             except Exception as error:
-                if _NO_PATH in str(error) and args[1:]:
+                if isinstance(error, NoGradientError) and args[1:]:
                     untrained(self._note, training, args[1])
                     return instead(*args)
                 if isinstance(error, DevrunError) or is_out_of_memory(error):

@@ -91,10 +91,9 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
 
 def _main(script: str) -> dict[str, Any]:
     """The variables of the program, which other modules find as `__main__`."""
-    names = vars(import_module("__main__"))  # of the command, in a forked process
-    kept = {"__name__": "__main__", "__builtins__": builtins, "__file__": script}
-    names.clear()
-    names.update(kept)
+    names = vars(import_module("__main__"))
+    names.clear()  # of those of the command
+    names.update(__name__="__main__", __file__=script, __builtins__=builtins)
     return names
 
 
