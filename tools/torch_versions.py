@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The default tests on other releases of torch, each in an environment of its own.
 
-    torch_versions.py [--python PYTHON] [RELEASE ...] [-- ARGUMENTS OF PYTEST]
+    torch_versions.py [--python PYTHON] [RELEASE ...] [-- OPTIONS]
 
 Environments are made below build/versions with the versions of constraints.txt, but
 for torch and for what an older one cannot work with. A row for each is printed at the
