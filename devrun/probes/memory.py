@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.fsdp import FSDPModule
 
 from devrun.models.recompute import checkpoint_blocks
 from devrun.parallel.strategy import optimizers_in
@@ -142,6 +141,7 @@ def _tracker(model: nn.Module, optimizers: Sequence[Any], tensors: Any) -> Any:
     try:
         from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
         from torch.distributed._tools.mem_tracker import MemTracker
+        from torch.distributed.fsdp import FSDPModule
     except ImportError as error:
         raise RuntimeError("memory is tracked by torch 2.6 or newer") from error
     for root in model.modules():

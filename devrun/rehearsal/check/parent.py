@@ -29,6 +29,7 @@ from devrun.rehearsal.check import child
 from devrun.rehearsal.check.findings import Check, DeviceCheck, merged
 from devrun.rehearsal.check.programs import programs, run
 from devrun.rehearsal.check.requests import requests
+from devrun.torch_features import needs
 
 TIMEOUT = 600.0
 _GRACE = 5.0
@@ -61,8 +62,10 @@ def check(
         ConfigError: `steps` or `samples` is below 1.
         UnknownNameError: no such device.
         DeviceUnavailableError: it is not here and has no emulator.
+        UnsupportedFeatureError: this torch is too old.
         DevrunError: no device gets past one and the same line of the config.
     """
+    needs("2.4", "devrun check")
     for name, value in (("--steps", steps), ("--samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be 1 or more, got {value}")
@@ -94,6 +97,7 @@ def check_program(
     Raises:
         ConfigError: nobody knows for which device it is.
     """
+    needs("2.4", "devrun check")
     asked = programs(script, tuple(words), tuple(devices), memory)
     notes = side_by_side(asked, timeout, run)
     return Check(script, 0, _devices(asked, notes))

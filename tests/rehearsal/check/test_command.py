@@ -12,6 +12,7 @@ import time
 import pytest
 import yaml
 
+from devrun.cli.main import main
 from tests.cli.conftest import CONFIG
 from tests.support import zygote
 
@@ -221,3 +222,10 @@ def test_an_option_of_the_device_is_found_at_its_line(folder):
     number = text.splitlines().index("device:") + 1
     sites = {one["what"]: one["site"] for one in row["findings"]}
     assert sites == {"device.turbo": f"c.yaml:{number}"}
+
+
+def test_a_torch_that_is_too_old_is_refused_by_name(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("devrun.torch_features.VERSION", "2.0.1")
+    assert main(["check", "c.yaml"]) == 2
+    assert "devrun check needs torch 2.4 or later" in capsys.readouterr().err
