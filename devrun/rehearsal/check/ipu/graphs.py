@@ -12,7 +12,7 @@ from devrun.rehearsal.check.findings import Finding
 from devrun.rehearsal.check.ipu.arithmetic import Sizes
 from devrun.rehearsal.check.ipu.memory import Divided, Memory, divided
 from devrun.rehearsal.check.ipu.options import key_of, settings_of
-from devrun.rehearsal.check.ipu.splits import micro_batch, proposed, unbalanced
+from devrun.rehearsal.check.ipu.splits import micro_batch, proposed, torn, unbalanced
 from devrun.rehearsal.check.keys import line_of, pasted
 from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.probe import Probe, safely
@@ -103,9 +103,13 @@ class Graphs(Probe):
             self.note.found(replace(edges, site=self._site))
         if sizes is None:
             return
-        found = unbalanced(step, micro_batch(flat, sizes.micro), states, self._cfg)
+        batch = micro_batch(flat, sizes.micro)
+        found = unbalanced(step, batch, states, self._cfg)
         if found is not None:
             self.note.found(replace(found, site=sizes.lines["split"]))
+        edges = inside(self._cfg, key_of(self._cfg, "train_split_edges"))
+        for one in torn(step, batch, list(edges or ()), self._cfg):
+            self.note.found(one)
         limit = self.request.memory
         self._divided = divided(step, flat, sizes.micro, states, limit)
 
