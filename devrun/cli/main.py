@@ -24,6 +24,7 @@ COMMANDS = {
     "predict": "write what a checkpoint predicts",
     "devices": "list the devices that are here",
     "export": "write a checkpoint in another format",
+    "new": "write a project that trains at once",
     "list": "name what there is: models, hooks, keys, shipped configs",
     "explain": "say what a key or a type is",
     "config": "print a config as it is used, and where each value is from",

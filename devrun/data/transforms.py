@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,22 @@ from torch.nn import functional as F
 from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.place import Place
-from devrun.registry import TRANSFORMS
+from devrun.registry import DATASETS, TRANSFORMS
 
 
 @TRANSFORMS.register_module()
 class Compose:
     """Applies `transforms` in order; dicts among them are built from TRANSFORMS."""
 
-    def __init__(self, transforms: Sequence[Any]) -> None:
+    def __init__(self, transforms: Sequence[Any] | Compose) -> None:
+        if isinstance(transforms, Compose):
+            transforms = transforms.transforms
         if not isinstance(transforms, (list, tuple)):
             raise ConfigTypeError(
                 f"a pipeline is a list of transforms, got {type(transforms).__name__}",
                 key="transforms",
             )
-        self.transforms = [
+        self.transforms: list[Callable[[Any], Any]] = [
             _built(transform, where(transforms, at))
             for at, transform in enumerate(transforms)
         ]
@@ -47,6 +50,9 @@ class Compose:
         for transform in self.transforms:
             value = transform(value)
         return value
+
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        return iter(self.transforms)
 
 
 def build_pipeline(pipeline: Any) -> Callable[[Any], Any]:
@@ -59,6 +65,25 @@ def build_pipeline(pipeline: Any) -> Callable[[Any], Any]:
     if isinstance(pipeline, (list, tuple)):
         return Compose(pipeline)
     return _built(pipeline)
+
+
+def with_pipeline(dataset: dict[str, Any]) -> dict[str, Any]:
+    """The config of a data set of the user's with its `pipeline` as one function.
+
+    devrun's own make theirs themselves, and so does one whose transforms are in a
+    registry of its own.
+    """
+    kind, pipeline = dataset.get("type"), dataset.get("pipeline")
+    found = DATASETS.get(kind) if isinstance(kind, str) else kind
+    module = getattr(found, "__module__", "devrun.")
+    if module.startswith("devrun.") or not isinstance(pipeline, (list, tuple)):
+        return dataset
+    names = [each.get("type") for each in pipeline if isinstance(each, Mapping)]
+    if not all(isinstance(n, str) and ("." in n or n in TRANSFORMS) for n in names):
+        return dataset
+    made = copy(dataset)  # keeps where it was written
+    made["pipeline"] = Compose(pipeline)
+    return made
 
 
 def _built(transform: Any, place: Place | None = None) -> Callable[[Any], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import (
     Dataset,
     RandomSampler,
@@ -13,6 +14,7 @@ from torch.utils.data import (
 )
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
+from devrun.data.transforms import Compose
 from devrun.errors import ConfigError, DataError, UnknownNameError
 from tests.data.helpers import Draws
 
@@ -112,3 +114,25 @@ def test_anything_but_a_sampler_is_refused() -> None:
 def test_an_unknown_data_set_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'DigitsDataset'"):
         build_dataset({"type": "DigitDataset"})
+
+
+class Kept(Dataset[Any]):
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_an_own_data_set_gets_its_pipeline_as_a_function() -> None:
+    listed = [{"type": "Normalize", "mean": [1.0], "std": [2.0]}]
+    made = build_dataset({"type": Kept, "pipeline": listed}).pipeline
+    assert made(torch.full((1, 2, 2), 5.0)).unique() == 2.0
+    (again,) = Compose(made)  # as code for MMCV goes over it
+    assert type(again).__name__ == "Normalize"
+    assert listed[0]["type"] == "Normalize"
+
+
+def test_a_pipeline_of_another_registry_stays_as_it_is() -> None:
+    listed = [{"type": "LoadMyself"}]
+    assert build_dataset({"type": Kept, "pipeline": listed}).pipeline == listed

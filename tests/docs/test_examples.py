@@ -67,6 +67,29 @@ def test_the_own_model_of_the_readme_trains(tmp_path, monkeypatch):
     assert facts["best"]["score"] > 0.5  # of ten digits a guess is right in 0.1
 
 
+def test_the_own_parts_train_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    page = "docs/own-parts.md"
+    names = []
+    for block in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        name = block.text.splitlines()[0].removeprefix("# ")
+        (tmp_path / name).write_text(block.text)
+        names += ["--import", name.removesuffix(".py")] * name.endswith(".py")
+    (command,) = (b.text for b in blocks(page, "text") if "devrun train" in b.text)
+    assert command.replace("\\\n", " ").split() == [
+        "devrun",
+        "train",
+        "own.yaml",
+        *names,
+    ]
+    assert main(["train", "own.yaml", "--device", "cpu", *names]) == 0
+    facts = json.loads((tmp_path / "work_dirs" / "own" / "run.json").read_text())
+    assert facts["best"]["score"] == 1.0
+    assert {"confidence", "accuracy", "loss"} <= facts["metrics"].keys()
+    (log,) = tmp_path.glob("work_dirs/own/*.log.json")
+    assert '"bias_norm"' in log.read_text()
+
+
 def command_lines():
     for block in all_blocks("bash"):
         for number, line in enumerate(block.text.splitlines()):

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import Dataset
 
+from devrun.data.transforms import with_pipeline
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
 
@@ -52,7 +53,7 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
     """
     if isinstance(dataset, dict):
         with data_errors():
-            return DATASETS.build(dataset, default_args=default_args)
+            return DATASETS.build(with_pipeline(dataset), default_args=default_args)
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise ConfigTypeError(
             f"a data set is a dict with a type, or an object, got {dataset!r}",

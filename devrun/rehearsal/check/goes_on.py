@@ -9,13 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 from devrun.errors import DevrunError, NoGradientError, is_out_of_memory
-from devrun.rehearsal.check.findings import Finding
+from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import is_ours
+from devrun.probes.sites import defined, of_error
+from devrun.probes.workarounds import refusal
 from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.left_out import LOOPS, Sources
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import is_ours
-from devrun.rehearsal.check.sites import defined, of_error
-from devrun.rehearsal.check.workarounds import refusal
 from devrun.runners.training import Training
 from devrun.step import StepOutput
 from devrun.tensors import batch_size_of

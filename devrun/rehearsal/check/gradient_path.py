@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from devrun.models import steps
-from devrun.rehearsal.check import sites
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.notebook import Notebook
+from devrun.probes import sites
+from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
 from devrun.runners.training import Training
 from devrun.step import MicroBatches
 from devrun.tensors import tensors_in

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from devrun.hooks.base import Hook, Priority
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.probe import is_ours
-from devrun.rehearsal.check.sites import defined
-from devrun.rehearsal.check.sources import assigned
+from devrun.hooks.base import Priority
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Watching, is_ours
+from devrun.probes.sites import defined
+from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import tensors_in
@@ -32,7 +32,7 @@ class Update:
     loss: str
 
 
-class Updates(Hook):
+class Updates(Watching):
     """Notes each update of a run by its number, and saves in the middle of the run."""
 
     priority = Priority.LOWEST
