@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
     if table:
         rows = comparison(runs, sort=args.sort, keys=args.keys, watts=watts)
-        say(_csv(rows) if args.csv else _aligned(rows))
+        say(_csv(rows) if args.csv else aligned_rows(rows))
         return 0
     data = report_data(runs, watts=watts)
     if args.json:
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     return 0
 
 
-def _aligned(rows: list[list[str]]) -> str:
+def aligned_rows(rows: list[list[str]]) -> str:
+    """A table for the terminal."""
     return "\n".join(aligned([[escape(cell) for cell in row] for row in rows]))
 
 

@@ -60,12 +60,14 @@ def test_it_goes_on_on_others(saved, name):
         assert_kept(found)
 
 
+@pytest.mark.slow
 def test_a_full_one_is_as_of_one_process(tmp_path):
     assert started(tmp_path, "2-fsdp", "save", "full") == "saved"
     assert not list(tmp_path.glob("2-fsdp/*/shard-*"))
     assert_kept(started(tmp_path, "1-none", "load", "2-fsdp")["2-fsdp"])
 
 
+@pytest.mark.slow
 def test_in_the_background_and_pruned(tmp_path):
     assert started(tmp_path, "2-fsdp", "save", "async") == "saved"
     kept = sorted(path.name for path in tmp_path.glob("2-fsdp/step-*"))

@@ -48,6 +48,18 @@ def test_an_own_hook_ends_the_run_and_keeps_its_state(tmp_path):
     assert again.spent > first.spent
 
 
+def test_optuna_searches_and_prunes(tmp_path, monkeypatch):
+    optuna = pytest.importorskip("optuna", reason="optuna is not here")
+    program = example("optuna_digits")
+    pruner = optuna.pruners.ThresholdPruner(lower=2)  # no accuracy is
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    config = str(ROOT / "configs" / "digits" / "resnet8_digits.yaml")
+    study.optimize(lambda trial: program["objective"](trial, config, 2), n_trials=1)
+    (trial,) = study.trials
+    assert trial.state.name == "PRUNED"
+    assert len(trial.intermediate_values) == 1
+
+
 def test_an_own_device_trains_as_the_cpu_does_and_meters():
     program = example("own_device")
     metered, plain = program["main"](), program["main"]("cpu")

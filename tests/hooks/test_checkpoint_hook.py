@@ -62,7 +62,6 @@ def steps(root):
         ({"save_last": False}, []),
         ({"interval": 3, "by_epoch": False}, [3, 6, 9, 10]),
         ({"interval": 1, "max_keep_ckpts": 2}, [8, 10]),
-        ({"interval": 2, "max_keep_ckpts": 2}, [8, 10]),
         ({"interval": 3, "by_epoch": False, "max_keep_ckpts": 2}, [9, 10]),
         ({"interval": 1, "max_keep_ckpts": 1}, [10]),
     ],

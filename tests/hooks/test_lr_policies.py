@@ -104,10 +104,15 @@ WARMUPS = {
 }
 
 
-@pytest.mark.parametrize("warmup", WARMUPS)
 @pytest.mark.parametrize("runs", ["by_epoch", "iter runner"])
-@pytest.mark.parametrize("name", POLICIES)
-def test_policy_gives_the_closed_formula(name: str, runs: str, warmup: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "warmup"),
+    [
+        *((name, "none") for name in POLICIES),
+        *(("step", each) for each in WARMUPS if each != "none"),
+    ],
+)
+def test_policy_gives_the_closed_formula(name: str, warmup: str, runs: str) -> None:
     arguments, formula = POLICIES[name]
     extra, length, factor = WARMUPS[warmup]
     by_epoch = runs == "by_epoch"

@@ -65,11 +65,16 @@ WARMUPS = {
 
 
 @pytest.mark.parametrize("optimizer", [None, adam], ids=["momentum", "betas"])
-@pytest.mark.parametrize("warmup", WARMUPS)
 @pytest.mark.parametrize("by_epoch", [True, False])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    ("name", "warmup"),
+    [
+        *((name, "none") for name in POLICIES),
+        *(("step", each) for each in WARMUPS if each != "none"),
+    ],
+)
 def test_policy_gives_the_closed_formula(
-    name: str, by_epoch: bool, warmup: str, optimizer: Any
+    name: str, warmup: str, by_epoch: bool, optimizer: Any
 ) -> None:
     arguments, formula = POLICIES[name]
     extra, length, factor = WARMUPS[warmup]

@@ -24,13 +24,13 @@ def test_a_rank_that_hangs_ends_the_run_with_every_stack(place):
     assert "in stalls" in text, "the line in which rank 1 stands"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        pytest.param(
+        (
             {"watchdog": {"timeout": 3, "first_timeout": 60}},
             r"the run hangs.*rank 1 did not answer",
-            marks=pytest.mark.slow,
         ),
         ({"dist_params": {"timeout": 15}}, r"error: rank 1 did not answer"),
     ],
