@@ -7,6 +7,8 @@ import linecache
 import re
 from types import ModuleType
 
+from torch import nn
+
 from devrun.probes.sites import user_line
 
 
@@ -32,3 +34,12 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
             if wanted.match(line) and user_line([(file, number)]):
                 return f"{file}:{number}", linecache.getline(file, number).strip()
     return None, ""
+
+
+def made_at(model: nn.Module, name: str) -> str | None:
+    """The user's line that makes a parameter or module, or the module that it is in."""
+    site, owner = None, model
+    for part in name.split("."):
+        site = assigned(type(owner), part)[0] or site
+        owner = getattr(owner, part)
+    return site

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from devrun.hooks.base import Hook, Priority
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Probe, Training, is_ours
 from devrun.probes.sites import defined
-from devrun.probes.sources import assigned
+from devrun.probes.sources import made_at
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
 from devrun.step import Capability
@@ -114,18 +114,9 @@ class GradientsProbe(Probe):
             remedy=f"freeze: [{', '.join(idle[:_NAMED])}]"
             if not more
             else "freeze them (freeze: [pattern]), or use them in forward",
-            site=_assigned(training.runner.model, idle[0]),
+            site=made_at(training.runner.model, idle[0]),
             fix={"freeze": idle},
         )
-
-
-def _assigned(model: nn.Module, name: str) -> str | None:
-    """The user's line that makes the parameter, or the module that it is in."""
-    site, owner = None, model
-    for part in name.split("."):
-        site = assigned(type(owner), part)[0] or site
-        owner = getattr(owner, part)
-    return site
 
 
 class SavingProbe(Probe):

@@ -48,7 +48,10 @@ class Sizes:
         numbers = [place for place in places if isinstance(place, int)]
         self.ipus = max(settings.num_ipus or 1, *(n + 1 for n in numbers), 1)
         strategy = training.get("executionStrategy")
-        self.stages = 1 if strategy == "ShardedExecution" else self.ipus
+        turns = sum(one != next_ for one, next_ in zip([0, *numbers], numbers))
+        self.stages = max(self.ipus, 1 + turns)
+        if strategy == "ShardedExecution":
+            self.stages = 1
         self.rounds = bool(training.get("autoRoundNumIPUs"))
         split = (key_of(cfg, name) for name in ("train_split_edges", "num_ipus"))
         self.lines = {
@@ -101,7 +104,7 @@ class Arithmetic(Probe):
             self._found(
                 "accumulation",
                 f"accumulation {sizes.accumulation} leaves stages of a pipeline of "
-                f"{sizes.stages} IPUs without work: it needs {sizes.needed} (2 x "
+                f"{sizes.stages} without work: it needs {sizes.needed} (2 x "
                 f"{sizes.stages} - 1) or more",
                 {sizes.accumulation_key: sizes.needed},
                 sizes.lines["accumulation"],

@@ -22,7 +22,7 @@ must have at least.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Callable
@@ -373,25 +373,53 @@ def _blocks(timeline: _Timeline, names: list[str]) -> list[Block]:
 
 
 def _parameter_bytes(timeline: _Timeline, names: list[str]) -> list[list[int]]:
-    """[all, trained] for each block: a parameter is where its module is called first.
+    """[all, trained] of each block: a parameter is where it is called for first."""
+    sizes = [[0, 0] for _ in names]
+    seen: set[int] = set()
+    for block, _, parameter in _parameters(timeline, names):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            size = parameter.numel() * parameter.element_size()
+            sizes[block][0] += size
+            sizes[block][1] += size if parameter.requires_grad else 0
+    return sizes
+
+
+def _parameters(
+    timeline: _Timeline, names: list[str]
+) -> Iterator[tuple[int, str, nn.Parameter]]:
+    """Block, name and parameter of each module, in the order of the first calls.
 
     One of a module that is never called counts where the module around it is called.
     """
     place = {name: index for index, name in enumerate(timeline.calls)}
     begins = [place[name] for name in names]
     owners = []
-    for name, module in timeline.root.named_modules():
+    for path, module in timeline.root.named_modules():
+        name = path
         while name not in place and name:
             name = name.rpartition(".")[0]
-        owners.append((place.get(name, 0), module))
-    sizes = [[0, 0] for _ in names]
-    seen: set[int] = set()
-    for at, module in sorted(owners, key=lambda owner: owner[0]):
+        owners.append((place.get(name, 0), path, module))
+    for at, path, module in sorted(owners, key=lambda owner: owner[0]):
         block = max((i for i, begin in enumerate(begins) if begin <= at), default=0)
-        for parameter in module.parameters(recurse=False):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                size = parameter.numel() * parameter.element_size()
-                sizes[block][0] += size
-                sizes[block][1] += size if parameter.requires_grad else 0
-    return sizes
+        for name, parameter in module.named_parameters(recurse=False):
+            yield block, f"{path}.{name}" if path else name, parameter
+
+
+def tied(
+    model: nn.Module, batch: Any, names: Sequence[str]
+) -> list[list[tuple[str, str]]]:
+    """Of each weight with several names, those with the first layers of their blocks.
+
+    What runs before `names` has an empty one.
+
+    Raises:
+        ConfigError: the model cannot be run without values.
+    """
+    timeline = _run(model, batch)
+    called = [name for name in ("", *names) if name in timeline.calls]
+    called = _in_order(timeline, called)
+    found: dict[int, list[tuple[str, str]]] = {}
+    for block, name, parameter in _parameters(timeline, called):
+        found.setdefault(id(parameter), []).append((name, called[block]))
+    return [uses for uses in found.values() if len(uses) > 1]

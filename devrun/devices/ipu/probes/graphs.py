@@ -10,7 +10,7 @@ from devrun.config.tree import inside
 from devrun.devices.ipu.probes.arithmetic import Sizes
 from devrun.devices.ipu.probes.memory import Divided, Memory, divided
 from devrun.devices.ipu.probes.options import key_of, settings_of
-from devrun.devices.ipu.probes.splits import micro_batch, proposed, unbalanced
+from devrun.devices.ipu.probes.splits import micro_batch, proposed, torn, unbalanced
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
@@ -102,9 +102,13 @@ class Graphs(Probe):
             self.note.found(replace(edges, site=self._site))
         if sizes is None:
             return
-        found = unbalanced(step, micro_batch(flat, sizes.micro), states, self._cfg)
+        batch = micro_batch(flat, sizes.micro)
+        found = unbalanced(step, batch, states, self._cfg)
         if found is not None:
             self.note.found(replace(found, site=sizes.lines["split"]))
+        edges = inside(self._cfg, key_of(self._cfg, "train_split_edges"))
+        for one in torn(step, batch, list(edges or ()), self._cfg):
+            self.note.found(one)
         limit = self.request.memory
         self._divided = divided(step, flat, sizes.micro, states, limit)
 

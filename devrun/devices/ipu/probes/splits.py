@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from devrun.devices.ipu.batch import Flat, rebuild
-from devrun.devices.ipu.probes.balance import Split, balance, largest_cost, measure
+from devrun.devices.ipu.probes.balance import (
+    Split,
+    balance,
+    largest_cost,
+    measure,
+    tied,
+)
 from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.split import split_of
 from devrun.errors import ConfigError
 from devrun.probes.finding import Finding
 from devrun.probes.keys import pasted
+from devrun.probes.sources import assigned, made_at
 
 WORTH = 1.25
 """How many times the work of a better split's largest stage is worth a word."""
@@ -39,12 +47,12 @@ def unbalanced(step: nn.Module, batch: Any, states: int, cfg: Any) -> Finding | 
     ipus = 1 + max((ipu for _, ipu in placed), default=0)
     if ipus < 2:
         return None
+    home = {"": 0, **dict(placed)}  # what runs before the first edge is on the first
     try:
-        blocks = measure(step, batch, names=[name for name, _ in placed])
+        blocks = measure(step, batch, names=list(home))
         better = balance(step, batch, ipus, optimizer_states=states)
     except ConfigError:
         return None  # the model cannot be followed without values
-    home = dict(placed)
     work = [0] * ipus
     for block in blocks:
         work[home[block.name]] += block.flops
@@ -64,6 +72,44 @@ def unbalanced(step: nn.Module, batch: Any, states: int, cfg: Any) -> Finding | 
         remedy=pasted(fix),
         fix=fix,
     )
+
+
+def torn(step: Any, batch: Any, edges: list[Any], cfg: Any) -> Iterator[Finding]:
+    """Weights that layers on several IPUs share, of which each has room on one.
+
+    Args:
+        step: with the blocks of the split on it.
+        batch: one micro-batch.
+        edges: those of the config.
+    """
+    home = dict(split_of(step))
+    try:
+        shared = tied(step, batch, list(home)) if home else []
+        home[""] = 0
+    except ConfigError:
+        return  # the model cannot be followed without values
+    for (first, block), *others in shared:
+        ipu = home[block]
+        for name, other in others:
+            if home[other] == ipu:
+                continue
+            layer = name.rpartition(".")[0]
+            more = [*map(dict, edges), {"layer_to_call": layer, "ipu_id": ipu}]
+            fix = {
+                key_of(cfg, "train_split_edges"): more,
+                key_of(cfg, "executionStrategy"): "AutoIncrement",
+            }
+            yield Finding(
+                severity="breaks",
+                kind="shared weights",
+                what=name,
+                why=f"on IPU {home[other]} it is the weight {first} of IPU {ipu}, and "
+                "a pipeline holds a weight on one IPU",
+                remedy=f"one more edge, by which it runs there: {pasted(fix)}",
+                site=assigned(type(step.module), name)[0]
+                or made_at(step.module, layer),
+                fix=fix,
+            )
 
 
 def edges_of(split: Split, cfg: Any) -> dict[str, Any]:
