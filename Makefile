@@ -31,7 +31,7 @@ test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
 
 # The default tests on other releases of torch: make test-versions RELEASES="2.0.1 2.6.0"
 test-versions:
-	$(PYTHON) tools/test_versions.py $(RELEASES) -- $(ARGS)
+	$(PYTHON) tools/torch_versions.py $(RELEASES) -- $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -1,4 +1,4 @@
-"""A thin front for tools that still look for it; pyproject.toml says everything else."""
+"""A front for tools that still look for it; pyproject.toml says everything else."""
 
 from setuptools import setup
 

@@ -17,7 +17,7 @@ from devrun.python38 import entry_points
 ENTRY_POINT_GROUP = "devrun.device_facts"
 ADAPTERS = {
     "cpu": "devrun.devices.cpu:CPUAdapter",
-    "cuda": "devrun.devices.cuda:CUDAAdapter",
+    "cuda": "devrun.devices.cuda.adapter:CUDAAdapter",
     "mps": "devrun.devices.generic:MPSAdapter",
     "xpu": "devrun.devices.generic:XPUAdapter",
     "npu": "devrun.devices.generic:NPUAdapter",

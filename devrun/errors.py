@@ -121,6 +121,10 @@ class ConfigTypeError(ConfigError, TypeError):
     pass
 
 
+class NoGradientError(ConfigError):
+    """No weight that is to be trained takes part in a loss."""
+
+
 class UnsupportedFeatureError(DevrunError, NotImplementedError):
     exit_code = 2
 

@@ -12,7 +12,7 @@ from devrun.cli.flags import add_config_flags, read_config
 from devrun.cli.parser import LineParser, at_least, switch
 from devrun.config import check_config
 from devrun.errors import ConfigError
-from devrun.rehearsal.kinds import is_program
+from devrun.probes.kinds import is_program
 from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
@@ -92,7 +92,7 @@ def _config(args: argparse.Namespace) -> tuple[Any, Any]:
     """The config, and what it may do."""
     cfg = read_config(args)
     check_config(cfg)
-    from devrun.rehearsal.check.request import Grants
+    from devrun.probes.request import Grants
 
     return cfg, Grants(
         file=args.config,

@@ -137,7 +137,7 @@ def _processes(args: argparse.Namespace, cfg: Any) -> int:
     asked = 1 if args.num_devices is None else args.num_devices
     if asked == 1:
         return 1
-    from devrun.runners.device_section import adapter_of
+    from devrun.devices.device_section import adapter_of
 
     adapter = adapter_of(cfg)
     return len(adapter.list_devices()) or 1 if asked == "auto" else int(asked)

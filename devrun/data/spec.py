@@ -30,6 +30,8 @@ from devrun.data.streaming import divided
 from devrun.dist import get_dist_info
 from devrun.errors import ConfigError, DataError
 
+BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
+"""Keys of the samples of a batch, in `data` or in the section of a loader."""
 _WORKERS = (
     "num_workers",
     "timeout",

@@ -19,7 +19,7 @@ from devrun.devices.resolve import (
 if TYPE_CHECKING:  # the table below, as type checkers and editors read it
     from devrun.devices.base import DeviceAdapter, DeviceInfo
     from devrun.devices.cpu import CPUAdapter
-    from devrun.devices.cuda import CUDAAdapter
+    from devrun.devices.cuda.adapter import CUDAAdapter
     from devrun.devices.eager import EagerAdapter
     from devrun.devices.generic import GenericAdapter
 
@@ -39,7 +39,7 @@ __all__ = [
 
 _LAZY = {
     "CPUAdapter": "devrun.devices.cpu",
-    "CUDAAdapter": "devrun.devices.cuda",
+    "CUDAAdapter": "devrun.devices.cuda.adapter",
     "DeviceAdapter": "devrun.devices.base",
     "DeviceInfo": "devrun.devices.base",
     "EagerAdapter": "devrun.devices.eager",

@@ -20,7 +20,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import nn
 
@@ -36,6 +36,9 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.options import ParallelOptions
 from devrun.run import Loader
 from devrun.step import Capability, StepOutput, UpdatePolicy
+
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
 
 logger = logging.getLogger("devrun")
 
@@ -92,6 +95,13 @@ class DeviceAdapter(ABC):
     def list_devices(cls) -> Sequence[DeviceInfo]:
         """The devices that are here; empty when the adapter is not available."""
         return ()
+
+    @classmethod
+    def probes(cls) -> Probes:
+        """What rehearsals for this device look at, whether it is here or not."""
+        from devrun.probes import probe
+
+        return probe.Probes()
 
     @classmethod
     @abstractmethod

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.fast import has_convolutions
 from devrun.step import UpdatePolicy
+
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
 
 CPUINFO = Path("/proc/cpuinfo")
 _INSTRUCTIONS = {
@@ -37,6 +40,12 @@ class CPUAdapter(EagerAdapter):
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return None
+
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun.probes import probe
+
+        return probe.Probes(seen_from_cpu=True)
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:

@@ -92,7 +92,7 @@ def resolve_device(spec: Any) -> DeviceAdapter:
     name, options = _read(spec)
     if name == "auto":
         return _best().from_config(options)
-    adapter = _adapter_class(name)
+    adapter = adapter_class(name)
     # an emulated device is there by being asked for
     reason = None if options.get("emulate") else adapter.unavailable_reason()
     if reason is not None:
@@ -129,7 +129,7 @@ def available_devices() -> list[DeviceRow]:
 
 def _row(name: str) -> DeviceRow:
     try:
-        adapter = _adapter_class(name)
+        adapter = adapter_class(name)
     except (DeviceUnavailableError, ConfigError) as error:
         return DeviceRow(name, error.reason)
     missing = adapter.unavailable_reason()
@@ -170,7 +170,7 @@ def _best() -> type[DeviceAdapter]:
     order = sorted((f.auto, name) for name, f in FACTS.items() if f.auto is not None)
     for _, name in order:
         try:
-            adapter = _adapter_class(name)
+            adapter = adapter_class(name)
         except DeviceUnavailableError:
             continue
         if not adapter.emulated and adapter.unavailable_reason() is None:
@@ -178,7 +178,13 @@ def _best() -> type[DeviceAdapter]:
     raise DeviceUnavailableError("no device is here, not even the CPU")
 
 
-def _adapter_class(name: str) -> type[DeviceAdapter]:
+def adapter_class(name: str) -> type[DeviceAdapter]:
+    """The class of the adapter of that name, whether its device is here or not.
+
+    Raises:
+        UnknownNameError: no such device, with the nearest name.
+        DeviceUnavailableError: its module cannot be imported.
+    """
     if name in _registered:
         return _load(name, _registered[name], "register_device")
     if name in ADAPTERS:

@@ -25,7 +25,7 @@ from devrun.devices.loss_weights import CountItems, LossWeights, count_nothing
 from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
 from devrun.devices.splitting import Pieces, Splitter
-from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.errors import ConfigError, NoGradientError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import Strategy
 from devrun.step import MicroBatches, StepOutput
@@ -367,7 +367,7 @@ def no_backward_from(loss: Any, model: Any) -> ConfigError:
             f"the loss of {name} is complex ({loss.dtype}): training needs a real "
             "number, such as its abs() or its real part"
         )
-    return ConfigError(
+    return NoGradientError(
         f"the loss of {name} has no gradient path: no parameter that requires a "
         "gradient takes part in it (all frozen, or detached on the way)"
     )

@@ -5,7 +5,7 @@ one is seen from the model, so that neither is imported here.
 
     training_step, validation_step,
     test_step, predict_step                        the step of the model
-    configure_optimizers                           `devrun.interop.lightning_optimizers`
+    configure_optimizers                           the optimizer, schedulers
     self.log, self.trainer                         `devrun.interop.lightning_trainer`
     on_train_epoch_start and its like              called; others are refused
 """
@@ -18,16 +18,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from devrun.config.numbers import whole_number
 from devrun.devices.frozen import captured
 from devrun.dist import weighted_means
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
     UnsupportedFeatureError,
+    nearest,
 )
 from devrun.hooks.base import Hook
-from devrun.interop.lightning_optimizers import configured
+from devrun.hooks.schedules.torch_scheduler import (
+    PlateauSchedulerHook,
+    TorchSchedulerHook,
+)
 from devrun.interop.lightning_trainer import STAGE, ModelLog, Trainer, Unknown
 from devrun.metrics import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
@@ -93,7 +100,6 @@ class LightningHook(Hook):
         """The run that the model is joined to."""
         self.stage = STAGE.get()
         """What the model is built for: fit, validate, test or predict."""
-        self.in_validation_step = False
         self.batch_idx = 0
         """Of the next step of the phase in progress."""
         self.batches: int | None = None
@@ -186,7 +192,6 @@ class LightningHook(Hook):
                 f"{step.model_name} has no {method}: write it"
                 + ("" if training else ", or leave data.val out")
             )
-        self.in_validation_step = not training
         tells = not training and not captured()
         with self._log.taking() as logged:
             if tells:
@@ -194,7 +199,6 @@ class LightningHook(Hook):
             output = _called(getattr(model, method), batch, index)
             if tells:
                 self._call(f"on_{self.judging}_batch_end", output, batch, index)
-        self.in_validation_step = False
         fields = dict(output) if isinstance(output, Mapping) else {"loss": output}
         loss = fields.pop("loss", None)
         if not isinstance(loss, Tensor) or loss.dim():
@@ -360,3 +364,88 @@ def _called(method: Callable[..., Any], *args: Any) -> Any:
         p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters
     )
     return method(*args[:places])
+
+
+# Optimizers and schedulers ---------------------------------------------------
+# What `configure_optimizers` returns: an optimizer; or `[optimizer], [scheduler or its
+# dict, ...]`; or `{"optimizer": ..., "lr_scheduler": ...}`. The dict of a scheduler has
+# `scheduler`, and may have `interval` (`epoch` or `step`), `frequency`, `monitor`,
+# `strict` and `name`.
+
+KEYS = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
+
+
+def configured(model: Any) -> tuple[Optimizer, list[TorchSchedulerHook]]:
+    """The optimizer of a LightningModule, and a hook for each of its schedulers.
+
+    Raises:
+        ConfigError: it gave none, or something else.
+        UnsupportedFeatureError: it gave several, which only a model that optimizes by
+            itself can use.
+    """
+    name = f"configure_optimizers of {type(model).__name__}"
+    optimizers, schedulers = _parts(model.configure_optimizers())
+    if len(optimizers) > 1:
+        raise UnsupportedFeatureError(
+            f"{name} gives {len(optimizers)} optimizers, which takes manual "
+            "optimization: give one with several parameter groups"
+        )
+    if not optimizers or not isinstance(optimizers[0], Optimizer):
+        got = type(optimizers[0]).__name__ if optimizers else "nothing"
+        raise ConfigTypeError(
+            f"{name} must give a torch.optim.Optimizer, alone or with lr schedulers, "
+            f"got {got}"
+        )
+    return optimizers[0], [_hook(entry, name) for entry in schedulers]
+
+
+def _parts(given: Any) -> tuple[list[Any], list[Any]]:
+    """Optimizers and schedulers, each as a list."""
+    if isinstance(given, Mapping):
+        scheduler = given.get("lr_scheduler")
+        return _listed(given.get("optimizer")), _listed(scheduler)
+    if not isinstance(given, (list, tuple)):
+        return _listed(given), []
+    if len(given) == 2 and all(isinstance(part, (list, tuple)) for part in given):
+        return list(given[0]), list(given[1])
+    if all(isinstance(part, Mapping) for part in given):
+        both = [_parts(part) for part in given]
+        return [o for os, _ in both for o in os], [s for _, ss in both for s in ss]
+    return list(given), []
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _hook(entry: Any, name: str) -> TorchSchedulerHook:
+    facts = dict(entry) if isinstance(entry, Mapping) else {"scheduler": entry}
+    for key in facts:
+        if key not in KEYS:
+            raise ConfigError(
+                f"{name}: the dict of an lr scheduler has {key!r}; {nearest(key, KEYS)}"
+            )
+    scheduler, interval = facts.get("scheduler"), facts.get("interval", "epoch")
+    if interval not in ("epoch", "step"):
+        raise ConfigError(
+            f"{name}: interval of an lr scheduler must be one of epoch, step, got "
+            f"{interval!r}"
+        )
+    frequency = whole_number(f"{name}: frequency", facts.get("frequency", 1))
+    if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
+        raise ConfigTypeError(
+            f"{name}: an lr scheduler must be one of torch.optim.lr_scheduler, got "
+            f"{type(scheduler).__name__}"
+        )
+    by_epoch = interval == "epoch"
+    if not isinstance(scheduler, ReduceLROnPlateau):
+        return TorchSchedulerHook(scheduler, by_epoch, frequency=frequency)
+    monitor = facts.get("monitor")
+    if not isinstance(monitor, str) or frequency != 1:
+        raise ConfigError(
+            f"{name}: ReduceLROnPlateau needs `monitor`, the name of a value that "
+            "validation_step logs, and no frequency: it looks after each evaluation"
+        )
+    return PlateauSchedulerHook(monitor, by_epoch, scheduler)

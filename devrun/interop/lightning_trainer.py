@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from devrun.devices.frozen import captured
-from devrun.dist import barrier, broadcast_object, local_rank, weighted_means
+from devrun.dist import local_rank, weighted_means
 from devrun.errors import (
     ConfigError,
     ConfigTypeError,
     UnsupportedFeatureError,
     nearest,
 )
-from devrun.hooks.evaluation import EvalHook
 from devrun.run import Run
 from devrun.step import Capability
 
@@ -79,7 +76,6 @@ class Trainer:
 
     def __init__(self, run: Run, hook: Any) -> None:
         self._run, self._hook = run, hook
-        self.strategy = self
 
     def __getattr__(self, name: str) -> NoReturn:
         known = sorted(n for n in dir(type(self)) if not n.startswith("_"))
@@ -136,47 +132,6 @@ class Trainer:
             )
         share: int = -(-batches // run.world_size)
         return -(-share // run.policy.accumulate)
-
-    # what a module calls of `self.trainer.strategy`
-
-    def all_gather(
-        self, tensor: Tensor, group: Any = None, sync_grads: bool = False
-    ) -> Tensor:
-        """(world_size, *shape): that of each process; in a single one, as it is.
-
-        Raises:
-            UnsupportedFeatureError: in a step that not all processes do equally often.
-        """
-        if self.world_size == 1:
-            return tensor
-        if self._hook.in_validation_step:
-            self._check_shares()
-        from torch.distributed.nn.functional import all_gather
-
-        parts = all_gather(tensor.contiguous(), group or dist.group.WORLD)
-        made = torch.stack(list(parts))
-        return made if sync_grads else made.detach()
-
-    def _check_shares(self) -> None:
-        """Refuse what would wait for a process that has fewer samples."""
-        evaluations = [hook for hook in self._run.hooks if isinstance(hook, EvalHook)]
-        loaders = (loader for hook in evaluations for loader in hook.loaders.values())
-        for size in (len(loader.dataset) for loader in loaders):
-            if size % self.world_size:
-                raise UnsupportedFeatureError(
-                    f"self.all_gather in the step of an evaluation: {size} samples "
-                    f"cannot be shared equally by {self.world_size} processes, which "
-                    f"do not call it equally often: leave {size % self.world_size} "
-                    "out, or log values, whose mean is over all processes"
-                )
-
-    def barrier(self, name: str | None = None) -> None:
-        """Wait until every process is here."""
-        barrier()
-
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What process `src` has, in every process."""
-        return broadcast_object(obj, src)
 
 
 class Unknown:

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.errors import ConfigError, ConfigTypeError, DataError, DevrunError
+from devrun.errors import (
+    ConfigError,
+    ConfigTypeError,
+    DataError,
+    DevrunError,
+    NoGradientError,
+)
 from devrun.models.calls import (
     Wrapped,
     call_plain,
@@ -143,7 +149,7 @@ def check_gradient(step: Wrapped, loss: Tensor | None) -> None:
     if loss is None:
         raise ConfigError(f"{step.model_name} returned no loss to train on")
     if not loss.requires_grad and torch.is_grad_enabled():
-        raise ConfigError(
+        raise NoGradientError(
             f"the loss of {step.model_name} has no gradient path: no parameter that "
             f"requires a gradient takes part in it (all frozen, or detached on the way)"
         )

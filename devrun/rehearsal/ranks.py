@@ -28,10 +28,10 @@ from devrun.errors import DevrunError, UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
-from devrun.rehearsal.check.aside import aside
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.request import Request
-from devrun.rehearsal.memory import as_on_gpu, resized, update_memory
+from devrun.probes.aside import aside
+from devrun.probes.memory import as_on_gpu, resized, update_memory
+from devrun.probes.notebook import Notebook
+from devrun.probes.request import Request
 from devrun.runners.training import Training
 from devrun.runners.trial import trial
 from devrun.tensors import batch_size_of, nbytes

@@ -19,12 +19,12 @@ from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.devices.resolve import resolve_device
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
+from devrun.probes.memory import needed
+from devrun.probes.notebook import Notebook
+from devrun.probes.request import Grants, Request
 from devrun.rehearsal.bench import load
 from devrun.rehearsal.check.child import as_asked
-from devrun.rehearsal.check.cuda.memory import needed
-from devrun.rehearsal.check.notebook import Notebook
 from devrun.rehearsal.check.parent import TIMEOUT, refusal_of, side_by_side
-from devrun.rehearsal.check.request import Grants, Request
 from devrun.rehearsal.ranks import REFUSED, Rank, rehearse_ranks
 from devrun.run import Run
 from devrun.runners.trial import trial

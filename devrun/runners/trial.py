@@ -17,6 +17,7 @@ from typing import Any
 from devrun.checkpoint import find_latest
 from devrun.config import Config
 from devrun.config.tree import inside, where
+from devrun.data.spec import BATCHES
 from devrun.device_facts import FACTS
 from devrun.hooks.base import Hook
 from devrun.interop import read
@@ -27,8 +28,6 @@ from devrun.runners.training import Training, build_training
 
 logger = logging.getLogger("devrun")
 
-BATCHES = ("samples_per_gpu", "batch_size", "imgs_per_gpu")
-"""Keys of the samples of a batch, in `data` or in the section of a loader."""
 _LOADERS = ("data.train_dataloader", "data.val_dataloader")
 _MOST = 2
 """Batches of an update and replicas, where sizes are made smaller."""

@@ -12,12 +12,11 @@ import pytest
 
 # before the modules are imported: a failing assert then shows what it compared
 pytest.register_assert_rewrite(
-    *(f"devrun.testing.{name}" for name in ("harness", "runs", "state", "updates"))
+    *(f"devrun.testing.{name}" for name in ("harness", "runs", "updates"))
 )
 
 from devrun.testing.runs import RunTests  # noqa: E402 - see above
-from devrun.testing.state import StateTests  # noqa: E402
-from devrun.testing.updates import UpdateTests  # noqa: E402
+from devrun.testing.updates import StateTests, UpdateTests  # noqa: E402
 
 __all__ = ["AdapterConformance"]
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from devrun.device_facts import ADAPTERS
 from tests.support import zygote
 
 LAYERS = {
@@ -44,6 +45,7 @@ LAYERS = {
     "run": 3,
     "parallel": 3,
     "hooks": 4,
+    "probes": 4,
     "devices": 5,
     "interop": 6,
     "runners": 7,
@@ -65,6 +67,7 @@ VERSION_ONLY = ("devrun", "devrun.__version__")
 """The front is a table of names that loads nothing, so its version is for all."""
 OPEN_ADAPTER_DOORS = (
     "devrun.devices.base",
+    "devrun.devices.device_section",
     "devrun.devices.resolve",
     "devrun.devices.seeding",  # torch's streams on whatever is here
 )
@@ -248,6 +251,29 @@ def test_importing_the_runners_loads_no_vendor_and_no_emulator():
     assert "torch" in loaded
     assert not loaded & set(VENDORS)
     assert not {name for name in loaded if name.startswith("devrun.emulators.")}
+
+
+def test_importing_an_adapter_loads_no_other_and_no_probe():
+    loaded = _loaded_by("import devrun.devices.cpu", run=zygote.run)
+    folders = [f"devrun.devices.{name}" for name in ("cuda", "hpu", "ipu")]
+    wrong = [n for n in loaded if n.startswith((*folders, "devrun.probes"))]
+    assert not wrong, wrong
+
+
+def test_the_rehearsal_knows_no_device(devrun_modules):
+    """It asks an adapter for its probes: one out of the tree is asked the same."""
+    adapters = tuple(target.partition(":")[0] for target in ADAPTERS.values())
+    folders = tuple(
+        name[: -len(".adapter")] for name in adapters if name.endswith(".adapter")
+    )
+    wrong = [
+        f"{m.path}:{i.line} imports {i.target}"
+        for m in devrun_modules
+        if m.room in ("rehearsal", "probes")
+        for i in m.imports
+        if i.target.startswith((*adapters, *folders))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def _is_sdk(module):

@@ -94,7 +94,7 @@ def test_1_no_device_name_is_compared_outside_devices(modules):
     assert not wrong, "\n".join(wrong)
 
 
-STANDS_FOR_CUDA = "devrun/rehearsal/check/hard_wired.py"
+STANDS_FOR_CUDA = "devrun/probes/hard_wired.py"
 """Replaces torch.cuda where a rehearsal runs without it, and asks nothing of it."""
 
 
@@ -375,7 +375,7 @@ def test_19_finds_what_it_looks_for():
 def test_20_no_vendor_word_outside_its_folder(devrun_modules):
     wrong = []
     for m in outside_emulators(devrun_modules):
-        its_own = re.match(r"devrun/(devices|rehearsal/check)/(hpu|ipu)\b", m.path)
+        its_own = re.match(r"devrun/devices/(hpu|ipu)\b", m.path)
         if its_own or m.path in NAMES_EMULATORS:
             continue
         told = {id(node) for node in docstrings(m.tree)}

@@ -5,8 +5,8 @@ import pytest
 
 from devrun.cli.flags import add_train_flags, device_entry, overrides
 from devrun.config import Config
+from devrun.devices.device_section import adapter_of
 from devrun.errors import ConfigError
-from devrun.runners.device_section import adapter_of
 
 
 def parsed(*words):

@@ -10,7 +10,7 @@ import ast
 import pytest
 
 from devrun.devices.cpu import CPUAdapter
-from devrun.devices.cuda import CUDAAdapter
+from devrun.devices.cuda.adapter import CUDAAdapter
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.generic import GenericAdapter
 from devrun.devices.hpu.adapter import HPUAdapter

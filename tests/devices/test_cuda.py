@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.devices.cuda import CUDAAdapter
+from devrun.devices.cuda.adapter import CUDAAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import DeviceMemoryError, DeviceUnavailableError
 from devrun.models.step_module import StepModule

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from devrun.devices.cpu import CPUAdapter
-from devrun.devices.cuda import BackendSettings
+from devrun.devices.cuda.adapter import BackendSettings
 from devrun.devices.generic import GenericAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches

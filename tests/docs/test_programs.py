@@ -26,7 +26,7 @@ def example(name):
 def forgotten():
     """The examples' modules are not there for other tests."""
     yield
-    for name in ("own_model", "devrun_cores"):
+    for name in ("own_model", "devrun_cores", "devrun_cores.probes"):
         sys.modules.pop(name, None)
 
 
@@ -108,6 +108,16 @@ def test_a_plugin_device_trains_under_its_name(plugin, tmp_path):
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["device"]["name"] == "cores"
     assert torch.get_num_threads() == threads
+
+
+def test_a_plugin_device_brings_its_own_probe(plugin, capsys):
+    crowded = ["--cfg-options", "data.workers_per_gpu=256"]
+    words = ["--device", "cores", "--steps", "1", "--json", *crowded]
+    assert main(["check", CONFIG, *words]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    found = {finding["kind"]: finding for finding in device["findings"]}
+    fix = found["shared cores"]["fix"]
+    assert fix == {"data.workers_per_gpu": device["facts"]["cores"] - 1}
 
 
 def test_a_plugin_device_refuses_what_it_has_not(plugin, capsys):

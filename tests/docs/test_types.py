@@ -120,7 +120,9 @@ def complaints(python, tmp_path, cache):
         for name, text in sources.items():
             (tmp_path / name).write_text(text)
         os.chdir(tmp_path)
-        (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n")
+        plugin = ROOT / "examples" / "plugin_device"
+        settings = f"[mypy]\nstrict = True\nmypy_path = {plugin}\n"
+        (tmp_path / "mypy.ini").write_text(settings)
         flags = ["--python-executable", str(python), "--cache-dir", str(cache)]
         out, err, _ = api.run([*flags, *sources])
         assert "rror" not in err, err

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from devrun.devices.hpu.probes.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
-from devrun.rehearsal.check.hpu.report import ReportHook
 from tests.hpu.cases_report import Planted
 from tests.hpu.runs import close, device, loader, make, net, train
 from tests.support.observe import Lines

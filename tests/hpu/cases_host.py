@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from devrun.rehearsal.check.hpu.report import ReportHook
+from devrun.devices.hpu.probes.report import ReportHook
 from tests.hpu.runs import MODE, close, device, loader, make, train
 from tests.support.observe import Lines
 

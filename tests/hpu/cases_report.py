@@ -8,9 +8,9 @@ import inspect
 import torch
 from torch import nn
 
+from devrun.devices.hpu.probes.report import Report, ReportHook
 from devrun.errors import UnsupportedFeatureError
 from devrun.hooks import Hook
-from devrun.rehearsal.check.hpu.report import Report, ReportHook
 from tests.hpu.runs import MODE, device, loader, make
 from tests.support.observe import Lines
 
@@ -115,7 +115,7 @@ def test_strict_makes_a_finding_an_error():
     finally:
         runner.close()
     runner, _ = make(device(), model=Planted("item", remedied=True))
-    asked = {"type": "devrun.rehearsal.check.hpu.report.ReportHook", "strict": True}
+    asked = {"type": "devrun.devices.hpu.probes.report.ReportHook", "strict": True}
     runner.register_hook_from_cfg(asked)
     runner.run([loader()], [("train", 1)])
     runner.close()

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,6 +27,9 @@ from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, StepOutput, UpdatePolicy
 from devrun.text import joined
+
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
 
 logger = logging.getLogger("devrun")
 
@@ -53,6 +56,12 @@ class HPUAdapter(EagerAdapter):
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return sdk.missing()
+
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun.devices.hpu.probes import PROBES
+
+        return PROBES
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:

@@ -98,7 +98,7 @@ def _in_float(func: Any, args: Any, kwargs: Any) -> Any:
     """An operator that this torch's CPU has not in half, as 2.0 lacks many."""
     given, named = pytree.tree_map(_widened, (args, kwargs))
     result = func(*given, **named)
-    if func._schema.is_mutable:
+    if func.name().partition(".")[0].endswith("_"):  # in place
         for old, new in zip(leaves_of((args, kwargs)), leaves_of((given, named))):
             if _is_half(old):
                 old.copy_(new)

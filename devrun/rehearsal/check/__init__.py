@@ -6,13 +6,8 @@ Probes look on and note what they find (`probes`); what breaks is worked around,
 the rest is still found (`workarounds`).
 """
 
-from devrun.rehearsal.check.findings import (
-    SCHEMA,
-    SEVERITIES,
-    Check,
-    DeviceCheck,
-    Finding,
-)
+from devrun.probes.finding import SEVERITIES, Finding
+from devrun.rehearsal.check.findings import SCHEMA, Check, DeviceCheck
 from devrun.rehearsal.check.parent import check, check_program
 
 __all__ = [

@@ -14,9 +14,9 @@ from typing import Any
 
 from devrun.devices.resolve import set_environment
 from devrun.network import downloads_allowed
-from devrun.rehearsal.check.lifetime import end_safe_path, end_with_parent
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.request import Grants, Request
+from devrun.probes.lifetime import end_safe_path, end_with_parent
+from devrun.probes.notebook import Notebook
+from devrun.probes.request import Grants, Request
 from devrun.trust import granted
 
 NOTES, STACK, OUTPUT = "notes", "stack", "output"

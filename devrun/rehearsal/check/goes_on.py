@@ -8,13 +8,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from devrun.errors import DevrunError, is_out_of_memory
-from devrun.rehearsal.check.findings import Finding
+from devrun.errors import DevrunError, NoGradientError, is_out_of_memory
+from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import is_ours
+from devrun.probes.sites import defined, of_error
+from devrun.probes.workarounds import refusal
+from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.left_out import LOOPS, Sources
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import is_ours
-from devrun.rehearsal.check.sites import defined, of_error
-from devrun.rehearsal.check.workarounds import refusal
 from devrun.runners.training import Training
 from devrun.step import StepOutput
 from devrun.tensors import batch_size_of
@@ -87,6 +88,9 @@ class GoesOn:
             except _StoppedError:
                 pass
             except Exception as error:
+                if isinstance(error, NoGradientError) and args[1:]:
+                    untrained(self._note, training, args[1])
+                    return instead(*args)
                 if isinstance(error, DevrunError) or is_out_of_memory(error):
                     raise
                 if of_error(error) is None:

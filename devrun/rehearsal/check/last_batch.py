@@ -9,12 +9,11 @@ from torch import Tensor
 
 from devrun.config.tree import inside
 from devrun.hooks.base import Priority
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.keys import BatchSize
-from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import of_error
+from devrun.probes.finding import Finding
+from devrun.probes.keys import BatchSize
+from devrun.probes.probe import Probe, Training
+from devrun.probes.sites import of_error
 from devrun.run import Run
-from devrun.runners.training import Training
 from devrun.step import Capability, MicroBatches
 from devrun.tensors import batch_size_of, map_tensors
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
-from devrun.rehearsal.check.sites import is_library, user_line
+from devrun.probes.sites import is_library, user_line
 
 LOOPS = (ast.While, ast.For)
 _STAY = (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)

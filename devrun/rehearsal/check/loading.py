@@ -11,11 +11,10 @@ from typing import Any
 
 from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.hooks.base import Priority
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.probe import Probe
-from devrun.rehearsal.check.sites import defined
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Probe, Training
+from devrun.probes.sites import defined
 from devrun.run import Run
-from devrun.runners.training import Training
 
 _SHARE = 0.5
 """Of the time of an update, from which the wait for its samples is worth a word."""

@@ -18,15 +18,17 @@ from time import monotonic
 from typing import Any
 
 from devrun.device_facts import FACTS
-from devrun.devices.resolve import available_devices
+from devrun.devices.resolve import adapter_class, available_devices
 from devrun.errors import ConfigError, DevrunError
+from devrun.probes.finding import Finding
+from devrun.probes.lifetime import safe_path
+from devrun.probes.notebook import Notes, read
+from devrun.probes.request import Grants
+from devrun.probes.sites import user_line
 from devrun.rehearsal.check import child
-from devrun.rehearsal.check.findings import Check, DeviceCheck, Finding, merged
-from devrun.rehearsal.check.lifetime import safe_path
-from devrun.rehearsal.check.notebook import Notes, read
+from devrun.rehearsal.check.findings import Check, DeviceCheck, merged
 from devrun.rehearsal.check.programs import programs, run
-from devrun.rehearsal.check.request import USUAL, Grants, requests
-from devrun.rehearsal.check.sites import user_line
+from devrun.rehearsal.check.requests import requests
 
 TIMEOUT = 600.0
 _GRACE = 5.0
@@ -49,7 +51,7 @@ def check(
     Args:
         cfg: a checked config; nothing in its work_dir is touched.
         grants: what it may import and call.
-        devices: names; those of `USUAL` by default.
+        devices: names; by default those that can be checked without being here.
         steps: updates of each half of the run.
         samples: of a batch at the most.
         memory: bytes that the device has, for the findings about it.
@@ -64,9 +66,8 @@ def check(
     for name, value in (("--steps", steps), ("--samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be 1 or more, got {value}")
-    wanted = tuple(devices) or USUAL
     sizes = {"steps": steps, "samples": samples, "memory": memory}
-    asked = requests(cfg, grants, wanted, **sizes)
+    asked = requests(cfg, grants, devices, **sizes)
     notes = side_by_side(asked, timeout, child.rehearse_config)
     refused = {one.refused for one in notes}
     if len(refused) == 1 and None not in refused:
@@ -123,8 +124,9 @@ def _context() -> Any:
     Else each begins from nothing, and shares neither threads nor a device with this.
     """
     sdks = {name for facts in FACTS.values() for name in facts.packages}
-    here = {row.name for row in available_devices() if row.available}
-    idle = here <= {"cpu"} and threading.active_count() == 1
+    here = [adapter_class(row.name) for row in available_devices() if row.available]
+    on_host = all(getattr(adapter, "host_shared", False) for adapter in here)
+    idle = on_host and threading.active_count() == 1
     method = "fork" if idle and not sdks & sys.modules.keys() else "spawn"
     return multiprocessing.get_context(method)
 

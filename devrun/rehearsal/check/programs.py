@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from devrun.blame import cause_of
 from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.hpu.script import HPUProgram
-from devrun.rehearsal.check.ipu.script import IPUProgram
+from devrun.probes.finding import Finding
+from devrun.probes.kinds import devices_of
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import ProgramProbe, safely
+from devrun.probes.sites import of_error
 from devrun.rehearsal.check.left_out import run_script
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import safely
-from devrun.rehearsal.check.sites import of_error
-from devrun.rehearsal.kinds import devices_of
-
-_WATCHES: dict[str, Callable[[Notebook, str, int | None], Any]] = {
-    "ipu": IPUProgram,
-    "hpu": HPUProgram,
-}
-"""Device -> what looks on: `found()` notes what was seen so far."""
+from devrun.rehearsal.check.requests import probes_of, usual
 
 
 @dataclass(frozen=True)
@@ -53,15 +46,16 @@ def programs(
     Raises:
         ConfigError: it is for none of them, or nobody knows for which.
     """
-    if wrong := [name for name in devices if name not in _WATCHES]:
+    known = [name for name in usual() if probes_of(name).of_program is not None]
+    if wrong := [name for name in devices if name not in known]:
         raise ConfigError(
-            f"a program is checked on the emulators of {' and '.join(_WATCHES)}, not "
+            f"a program is checked on the emulators of {' and '.join(known)}, not "
             f"on {wrong[0]!r}: give a config for that"
         )
     chosen = devices or tuple(devices_of(script))
     if not chosen:
-        packages = " nor ".join(FACTS[name].packages[0] for name in _WATCHES)
-        flags = " or ".join(f"--device {name}" for name in _WATCHES)
+        packages = " nor ".join(FACTS[name].packages[0] for name in known)
+        flags = " or ".join(f"--device {name}" for name in known)
         raise ConfigError(
             f"{script} imports neither {packages}: say with {flags} which it uses"
         )
@@ -70,7 +64,8 @@ def programs(
 
 def run(program: Program, note: Notebook, seconds: float) -> None:
     """Run it to its end, or for `seconds`, and write down what is seen."""
-    watch = _WATCHES[program.device](note, program.script, program.memory)
+    kind: Any = probes_of(program.device).of_program
+    watch: ProgramProbe = kind(note, program.script, program.memory)
     timer = threading.Timer(seconds, _end, (note, watch))
     timer.daemon = True
     sys.argv[:] = [program.script, *program.words]
@@ -96,9 +91,10 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
 
 def _main(script: str) -> dict[str, Any]:
     """The variables of the program, which other modules find as `__main__`."""
-    module = sys.modules["__main__"] = ModuleType("__main__")
-    module.__file__ = script
-    return vars(module)
+    names = vars(import_module("__main__"))
+    names.clear()  # of those of the command
+    names.update(__name__="__main__", __file__=script, __builtins__=builtins)
+    return names
 
 
 def _broke(note: Notebook, error: BaseException, why: str) -> None:
@@ -107,7 +103,7 @@ def _broke(note: Notebook, error: BaseException, why: str) -> None:
     note.found(Finding("breaks", "raises", name, why, remedy, site))
 
 
-def _end(note: Notebook, watch: Any) -> None:
+def _end(note: Notebook, watch: ProgramProbe) -> None:
     """In a thread of its own: the program may be anywhere."""
     note.found(
         Finding(

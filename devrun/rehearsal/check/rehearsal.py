@@ -12,12 +12,18 @@ from typing import Any
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
 from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.probes.hard_wired import HardWired
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import Probe, safely
+from devrun.probes.request import Grants, Request
+from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.notebook import Notebook
-from devrun.rehearsal.check.probe import Probe, probes, safely
-from devrun.rehearsal.check.request import Grants, Request
+from devrun.rehearsal.check.gradient_path import untrained
+from devrun.rehearsal.check.last_batch import LastBatch
+from devrun.rehearsal.check.loading import LoadingProbe
+from devrun.rehearsal.check.requests import probes_of
 from devrun.rehearsal.check.resume import Updates, differences
-from devrun.rehearsal.check.workarounds import apply, refusal
+from devrun.rehearsal.check.training import GradientsProbe, HooksProbe, SavingProbe
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
@@ -28,7 +34,7 @@ MOST = 12
 def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
     """Run it, in so many seconds, and write into `note` what is found."""
     cfg = request.cfg  # of this process alone
-    probing, going = probes(request, note), GoesOn(note, seconds)
+    probing, going = _probes(request, note), GoesOn(note, seconds)
     with ExitStack() as whole:
         for probe in probing:
             whole.enter_context(probe.throughout())
@@ -45,6 +51,15 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
             with note.stage("the resume"):
                 _resume(cfg, request, note, probing, going, first)
     note.done()
+
+
+def _probes(request: Request, note: Notebook) -> list[Probe]:
+    """Those of the device, and in the first rehearsal those of every device."""
+    kinds: list[type[Probe]] = [HardWired]
+    if request.first:
+        kinds += LoadingProbe, HooksProbe, GradientsProbe, SavingProbe, LastBatch
+    kinds += probes_of(request.device).of_config
+    return [kind(request, note) for kind in kinds]
 
 
 def _shorten(
@@ -129,6 +144,8 @@ def _trained(
                     training.run()
                 for probe in probing:
                     safely(note, probe.finish, training)
+                if updates.trains_nothing and not note.breaks:
+                    untrained(note, training, updates.batch)
                 note.fact("seconds of a save", round(updates.saving, 3))
                 return updates
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from devrun.hooks.base import Hook, Priority
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.probe import is_ours
-from devrun.rehearsal.check.sites import defined
-from devrun.rehearsal.check.sources import assigned
+from devrun.hooks.base import Priority
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Watching, is_ours
+from devrun.probes.sites import defined
+from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import tensors_in
@@ -32,7 +32,7 @@ class Update:
     loss: str
 
 
-class Updates(Hook):
+class Updates(Watching):
     """Notes each update of a run by its number, and saves in the middle of the run."""
 
     priority = Priority.LOWEST
@@ -44,15 +44,34 @@ class Updates(Hook):
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
         self._weights = self._batch = ""
+        self._trained: set[str] = set()
+        """Digests of the weights before each update."""
+        self.batch: Any = None
+        """The last one."""
         self._first: dict[tuple[type, str], Any] | None = None
         self.changed: list[tuple[type, str]] = []
         """Class and name of attributes that were changed until the save."""
 
+    @property
+    def trains_nothing(self) -> bool:
+        """Whether no update changed a weight, nor may have left it out."""
+        return len(self._trained) == 1 < len(self.by_number) and not self._scales
+
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
             self._first = _plain(runner)
+            update = getattr(runner.adapter, "update", None)
+            self._scales = getattr(update, "scaler", None) is not None
         runner.adapter.sync_to_host(runner.model)
-        self._weights = _digest(runner.model.state_dict())
+        weights, state = (
+            dict(runner.model.named_parameters()),
+            runner.model.state_dict(),
+        )
+        trained = _digest(weights)
+        self._trained.add(trained)
+        self.batch = runner.data_batch
+        rest = {key: value for key, value in state.items() if key not in weights}
+        self._weights = trained + _digest(rest)
         self._batch = _digest(runner.data_batch)
 
     def after_train_iter(self, runner: Run) -> None:

@@ -11,13 +11,12 @@ from time import perf_counter
 from torch import Tensor, nn
 
 from devrun.hooks.base import Hook, Priority
-from devrun.rehearsal.check.findings import Finding
-from devrun.rehearsal.check.probe import Probe, is_ours
-from devrun.rehearsal.check.sites import defined
-from devrun.rehearsal.check.sources import assigned
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Probe, Training, is_ours
+from devrun.probes.sites import defined
+from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.checkpointer import CHECKPOINTS
-from devrun.runners.training import Training
 from devrun.step import Capability
 
 _STAGES = ("before_train_iter", "after_backward", "after_train_iter")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from devrun.devices import DeviceInfo, EagerAdapter
 from devrun.devices.options import EagerOptions
 from devrun.errors import DeviceUnavailableError
+
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
 
 __all__ = ["CoresAdapter", "CoresOptions"]
 
@@ -40,6 +44,12 @@ class CoresAdapter(EagerAdapter):
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:
         return [DeviceInfo(f"{os.cpu_count()} cores", dtypes=("fp32", "bf16"))]
+
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun_cores.probes import PROBES  # a training needs none
+
+        return PROBES
 
     def claim(self) -> torch.device:
         have = os.cpu_count() or 1

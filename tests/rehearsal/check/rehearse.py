@@ -16,9 +16,10 @@ import torch
 
 from devrun.config import Config, check_config
 from devrun.log.logger import get_logger
-from devrun.rehearsal.check.notebook import Notebook, read
+from devrun.probes.notebook import Notebook, read
+from devrun.probes.request import Grants
 from devrun.rehearsal.check.rehearsal import rehearse
-from devrun.rehearsal.check.request import Grants, requests
+from devrun.rehearsal.check.requests import requests
 from tests.support.packages import vision
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from devrun.config import Config
+from devrun.devices.ipu.probes.balance import balance, measure, partition
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
 from devrun.models.build import build_loss, build_model
-from devrun.rehearsal.check.ipu.balance import balance, measure, partition
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "configs/vision_transformer/vit-base-p16_ft-4xb544_in1k-224_ipu.yaml"

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from devrun.cli.main import main
+from devrun.probes.kinds import devices_of, is_program
 from devrun.rehearsal.check import check_program
-from devrun.rehearsal.kinds import devices_of, is_program
 
 POPTORCH = """
 import argparse
@@ -232,7 +232,10 @@ def test_the_sdk_may_be_imported_beside_the_program(script, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [([], "imports neither poptorch nor"), (["--device", "cuda"], "not on 'cuda'")],
+    [
+        ([], "imports neither habana_frameworks nor poptorch"),
+        (["--device", "cuda"], "not on 'cuda'"),
+    ],
 )
 def test_a_program_for_no_emulator(script, capsys, words, wanted):
     path = script("import torch\nprint(torch.ones(1))\n")

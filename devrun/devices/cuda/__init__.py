@@ -1,0 +1,1 @@
+"""NVIDIA and AMD GPUs: the adapter, and its probes for rehearsals."""

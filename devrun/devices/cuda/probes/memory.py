@@ -1,0 +1,203 @@
+"""`Memory`: what a training needs of a GPU's memory, measured on none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from devrun.devices.update import needs_closure
+from devrun.hooks.base import Priority
+from devrun.parallel.strategy import optimizers_in
+from devrun.probes.aside import aside
+from devrun.probes.finding import Finding
+from devrun.probes.keys import BatchSize
+from devrun.probes.memory import Use, memory_of, needed
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import Probe, Training
+from devrun.probes.request import Request
+from devrun.run import Run
+from devrun.step import MicroBatches
+from devrun.tensors import nbytes, tensors_in
+from devrun.text import size_text
+
+_TRIES = 3
+_FACT = "memory in MiB"
+
+
+class Memory(Probe):
+    """Weights, gradients, optimizer state and activations of the config's own batch."""
+
+    priority = Priority.HIGHEST
+
+    def __init__(self, request: Request, note: Notebook) -> None:
+        super().__init__(request, note)
+        self.size: BatchSize | None = None
+        self.splits = False
+        """Whether devrun makes batches fit by itself."""
+        self.batch: Any = None
+        """The largest of the rehearsal."""
+
+    def before(self, cfg: Any) -> None:
+        self.size = BatchSize.of(cfg)
+        update = cfg.get("optimizer_config") or {}
+        self.splits = update.get("micro_batch") == "auto"
+        self.recomputes = bool(cfg.get("gradient_checkpointing"))
+
+    def built(self, training: Training) -> None:
+        self._largest = -1
+        training.runner.register_hook(self)
+
+    def before_train_iter(self, runner: Run) -> None:
+        given = runner.data_batch
+        for batch in given if isinstance(given, MicroBatches) else [given]:
+            size = sum(nbytes(tensor) for tensor in tensors_in(batch))
+            if size > self._largest:
+                self.batch, self._largest = batch, size
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        size = self.size
+        if self.batch is None or size is None:
+            return
+        # one with a closure calls the model by itself
+        optimizers = optimizers_in(training.runner.optimizer)
+        if not optimizers or any(map(needs_closure, optimizers)):
+            return
+        try:
+            use, how = self._use(training, size.samples, size.accumulate)
+        except RuntimeError as error:
+            self.note.fact(_FACT, {"not measured": str(error)})
+            if self.request.memory is None:
+                return  # nobody asked
+            raise
+        mib = {kind: round(size / 2**20, 2) for kind, size in use.bytes.items()}
+        self.note.fact(
+            _FACT,
+            {
+                **mib,
+                "peak": round(use.peak / 2**20, 2),
+                "margin": round((needed(use.peak) - use.peak) / 2**20, 2),
+                "samples": size.samples,
+                "highest in": use.held_by,
+                "measured": how,
+            },
+        )
+        limit = self.request.memory
+        if limit is not None and needed(use.peak) > limit and not self.splits:
+            yield self._finding(training, size, use, limit)
+
+    def _use(
+        self,
+        training: Training,
+        samples: int,
+        accumulate: int,
+        recompute: bool = False,
+    ) -> tuple[Use, str]:
+        """The memory of `samples`, and how it was found."""
+
+        def use(count: int, fake: bool) -> Use:
+            found: Use = aside(
+                self.request,
+                lambda: memory_of(
+                    training,
+                    self.batch,
+                    count,
+                    accumulate if fake else min(accumulate, 2),
+                    fake=fake,
+                    recompute=recompute,
+                ),
+            )
+            return found
+
+        try:
+            return use(samples, True), "without values"
+        except RuntimeError as error:
+            # a model that looks at values: two small sizes, and a line through them
+            small, large = (use(min(count, samples), False) for count in (4, 8))
+            if samples <= 8:
+                return large, f"with values: {error}"
+            found = large.beyond(small, (samples - 8) / 4)
+            return found, f"from 4 and 8 samples: {error}"
+
+    def _finding(
+        self, training: Training, size: BatchSize, use: Use, limit: int
+    ) -> Finding:
+        fix = self._fitting(training, size, limit)
+        split = ", ".join(
+            f"{kind} {size_text(size)}"
+            for kind, size in sorted(use.bytes.items(), key=lambda row: -row[1])
+            if size
+        )
+        margin = size_text(needed(use.peak) - use.peak)
+        remedy = (
+            ", ".join(f"{key}: {_yaml(value)}" for key, value in fix.items())
+            if fix
+            else "device: {type: cuda} with fewer weights on each GPU (fsdp), or a "
+            "smaller model or sample: one sample does not fit"
+        )
+        return Finding(
+            severity="breaks",
+            kind="out of memory",
+            what=f"{size.key}: {size.samples}",
+            why=f"it needs {size_text(use.peak)} in {use.held_by} ({split}) and about "
+            f"{margin} for CUDA's context, workspaces and allocator; there are "
+            f"{size_text(limit)}",
+            remedy=remedy,
+            site=size.site,
+            fix=fix,
+        )
+
+    def _fitting(
+        self, training: Training, size: BatchSize, limit: int
+    ) -> dict[str, Any] | None:
+        """The largest micro-batch that fits, with recomputation where it must be."""
+        for recompute in (False,) if self.recomputes else (False, True):
+            more = {"gradient_checkpointing": True} if recompute else {}
+            try:
+                samples = self._most(training, size, limit, recompute)
+            except RuntimeError:  # no blocks to compute again
+                continue
+            if samples == size.samples:
+                return more
+            if samples:
+                accumulate = size.samples * size.accumulate // samples
+                return {
+                    size.key: samples,
+                    "optimizer_config.cumulative_iters": accumulate,
+                    **more,
+                }
+        return None
+
+    def _most(
+        self, training: Training, size: BatchSize, limit: int, recompute: bool
+    ) -> int:
+        """The most samples of a micro-batch that fit; 0 if none is seen to.
+
+        The peak is nearly a line over the samples: two sizes show it, and another
+        trial has the last word.
+        """
+
+        update = size.samples * size.accumulate
+
+        def peak(samples: int) -> int:
+            return self._use(training, samples, update // samples, recompute)[0].peak
+
+        if needed(peak(size.samples)) <= limit:
+            return size.samples
+        large, small = max(size.samples // 2, 1), max(size.samples // 4, 1)
+        most = peak(large)
+        slope = (most - peak(small)) / max(large - small, 1)
+        likely = (
+            samples
+            for samples in range(large, 0, -1)
+            if update % samples == 0
+            and needed(most - slope * (large - samples)) <= limit
+        )
+        for samples in islice(likely, _TRIES):
+            if needed(peak(samples)) <= limit:
+                return samples
+        return 0
+
+
+def _yaml(value: Any) -> str:
+    return "true" if value is True else str(value)

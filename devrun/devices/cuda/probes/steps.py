@@ -1,0 +1,137 @@
+"""`Steps`: the updates of the rehearsal, as CUDA would do them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from devrun.devices.cuda.probes.mismatches import Mismatches, tag_attributes
+from devrun.devices.cuda.probes.options import asked_of
+from devrun.devices.cuda.probes.precision import Precision
+from devrun.devices.cuda.probes.syncs import Syncs, clipping
+from devrun.devices.cuda.probes.watch import Calls, Judge, Operators
+from devrun.devices.device_section import option_place
+from devrun.devices.options import IndexedOptions, parse_options
+from devrun.errors import ConfigError
+from devrun.hooks.base import Priority
+from devrun.probes.finding import Finding
+from devrun.probes.keys import line_of
+from devrun.probes.notebook import Notebook
+from devrun.probes.origins import DEVICE, PLACED
+from devrun.probes.probe import Probe, Training, Watching
+from devrun.probes.request import Request
+from devrun.probes.workarounds import refusal
+from devrun.run import Run
+from devrun.tensors import map_tensors
+
+_ENGINE = "_engine_run_backward"
+"""What torch runs a backward pass by; not every version has it."""
+
+
+class Steps(Probe):
+    """What each operator of an update would meet on CUDA, as the judges see it."""
+
+    priority = Priority.HIGHEST
+
+    def __init__(self, request: Request, note: Notebook) -> None:
+        super().__init__(request, note)
+        self.origins = PLACED
+        self.syncs = Syncs(self.origins, self.updating)
+
+        self.precision = Precision()
+        self.judges: list[Judge] = [
+            self.syncs, Mismatches(self.origins, self.updating), self.precision
+        ]  # fmt: skip
+        self.updates = 0
+        self.active = False
+        """Whether an update is being done, with the hooks before and after it."""
+        self._runner: Any = None
+
+    def before(self, cfg: Any) -> None:
+        asked = asked_of(cfg, self.request.device)
+        try:  # the updates run on a CPU, which has other options
+            parse_options(IndexedOptions, asked, self.request.device)
+        except ConfigError as error:
+            error.locate(option_place(cfg, self.request.device, error.key or ""))
+            self.note.found(refusal(error))
+        clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
+        if clip.get("error_if_nonfinite"):
+            key = "optimizer_config.grad_clip.error_if_nonfinite"
+            self.note.found(clipping(line_of(cfg, key)))
+        if cfg.get("loss") is not None:
+            self.precision.loss_site = line_of(cfg, "loss")
+
+    def built(self, training: Training) -> None:
+        runner = training.runner
+        self._runner = runner
+        tag_attributes(runner.session.step_module, self.origins)
+        adapter: Any = runner.adapter
+        # the host reads no number for nothing there: log_vars has tensors
+        adapter.host_shared = False
+        move = adapter.to_device
+        adapter.to_device = lambda batch: self.copied(move(batch))
+        runner.register_hook(self)
+        runner.register_hook(_Ends(self))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        calls = Calls(self.origins, self.judges)
+        with ExitStack() as stack:
+            for name in ("save", "from_numpy"):
+                given = getattr(torch, name)
+                stack.enter_context(patch.object(torch, name, calls.through(given)))
+            engine = getattr(torch.autograd, _ENGINE, None)
+            if engine is not None:  # what the user's functions do in a backward pass
+                stack.enter_context(
+                    patch.object(torch.autograd, _ENGINE, calls.again(engine))
+                )
+            stack.enter_context(Operators(self.origins, calls, self.judges))
+            stack.enter_context(calls)
+            yield
+
+    def after(self, _: Any) -> Iterator[Finding]:
+        for judge in self.judges if self.updates else ():
+            yield from judge.findings(self.updates)
+
+    def copied(self, batch: Any) -> Any:
+        """`batch` as the copy to the device would give it: other tensors, tagged."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            made = tensor.clone()
+            self.origins.tag(made, DEVICE)
+            return made
+
+        return map_tensors(copy, batch)
+
+    def updating(self) -> bool:
+        """Whether an update is done, and no evaluation that may read what it likes."""
+        return self.active and self._runner.session.wrapped.training
+
+    def before_train_iter(self, runner: Run) -> None:
+        self.active = True
+        self.updates += 1
+        self.origins.sweep()
+        for tensor in (*runner.model.parameters(), *runner.model.buffers()):
+            self.origins.tag(tensor, DEVICE)
+        runner.data_batch = self.copied(runner.data_batch)
+        self.syncs.begin()
+
+
+class _Ends(Watching):
+    """Behind all other hooks, which are part of an update too."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def after_train_iter(self, runner: Run) -> None:
+        self._steps.active = False
+        if self._steps.updates > 1:  # what waits once only is none
+            for finding in self._steps.after(runner):
+                self._steps.note.found(finding)

@@ -1,0 +1,158 @@
+"""Lines at which the host waits for the device, once an update or more often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from devrun.devices.cuda.probes.frames import line_asking
+from devrun.devices.cuda.probes.watch import Judge, Op
+from devrun.probes import sites
+from devrun.probes.finding import Finding
+from devrun.probes.origins import Host, Origins
+
+_READ = (
+    "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "
+    "log_vars at the log interval"
+)
+_BRANCH = "torch.where(condition, a, b) in place of the branch"
+_MASK = "torch.where(mask, x, 0) and a sum over mask, of the shape of x"
+_SIZES = "keep sizes and indices on the host"
+_LABELS = {
+    "item": (".item()", _READ),
+    "tolist": (".tolist()", _READ),
+    "cpu": (".cpu()", _READ),
+    "to": (".to('cpu')", _READ),
+    "__float__": ("float()", _READ),
+    "__int__": ("int()", _READ),
+    "__index__": ("a tensor as index or size", _SIZES),
+    "__getitem__": ("x[:n] of a tensor n", _SIZES),
+    "__bool__": ("if or bool()", _BRANCH),
+    "is_nonzero": ("if or bool()", _BRANCH),
+    "__repr__": ("print", _READ),
+    "__str__": ("print", _READ),
+    "__format__": ("format or f-string", _READ),
+    "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
+    "save": ("torch.save", "if self.every_n_iters(runner, 500): before it"),
+    "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
+}
+"""Call -> its name for a reader, and what to do."""
+_REMEDIES = {
+    "nonzero": _MASK,
+    "masked_select": _MASK,
+    "index": _MASK,
+    "index_put_": "torch.where(mask, value, x) in place of x[mask] = value",
+    "bincount": "torch.zeros(N, device=x.device).index_add_(0, x, weights)",
+    "repeat_interleave": "give repeat_interleave its output_size=",
+    "equal": "(a == b).all(), read at the log interval",
+    "allclose": "torch.isclose(a, b).all(), read at the log interval",
+    "_linalg_check_errors": "torch.linalg's function with the ending _ex",
+}
+_UNIQUE = "sort, and compare with the element before: a shape that no value changes"
+_READS = frozenset(
+    [
+        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
+        "_linalg_check_errors",
+    ]
+)
+KIND = "host sync"
+_WHY = "the host waits here until the GPU has done all that was queued"
+
+
+def clipping(site: str | None) -> Finding:
+    """That of a config which has every norm of the gradients looked at."""
+    return Finding(
+        severity="slow",
+        kind=KIND,
+        what="error_if_nonfinite",
+        why=_WHY,
+        remedy="leave it out: nonfinite: stop looks at the norms at the log interval",
+        site=site,
+        per_step=1,
+    )
+
+
+class Syncs(Judge):
+    """Counts what of the user's makes the host wait, while an update is done."""
+
+    def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+        self._origins, self._updating = origins, updating
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._seen: dict[tuple[str, str, str], set[int]] = {}
+        self._update = 0
+
+    def begin(self) -> None:
+        """The next update."""
+        self._update += 1
+
+    def operator(self, op: Op) -> None:
+        if self._updating() and self._waits(op):
+            self._note(*self._words(op))
+
+    def _words(self, op: Op) -> tuple[str, str]:
+        usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
+        if op.indexes:
+            return "x[mask]", usual[1]
+        if op.name == "_local_scalar_dense":
+            usual = (usual[0], _READ)
+        elif op.call == "where":
+            usual = ("where(condition)", _MASK)
+        if op.call == "backward" and op.name != "_local_scalar_dense":
+            return op.name, usual[1]
+        return _LABELS.get(op.call, usual)
+
+    def leaves(self, call: str) -> None:
+        if self._updating() and call not in ("numpy", "__array__"):
+            self._note(*_LABELS[call])
+
+    def findings(self, updates: int) -> Iterator[Finding]:
+        """Of the lines that waited in most of the updates, not at their first only."""
+        for key, count in self._counts.items():
+            label, remedy, site = key
+            if len(self._seen[key]) * 2 <= updates:
+                continue
+            library = sites.is_library(site)
+            if library:
+                remedy = "an option of that package, or without what leads there"
+            severity = "advice" if library else "slow"
+            yield Finding(
+                severity=severity,
+                kind=KIND,
+                what=label,
+                why=_WHY,
+                remedy=remedy,
+                site=site,
+                per_step=count / updates,
+            )
+
+    def _note(self, label: str, remedy: str) -> None:
+        site = line_asking()
+        if site is None:
+            return
+        key = label, remedy, site
+        self._counts[key] += 1
+        self._seen.setdefault(key, set()).add(self._update)
+
+    def _waits(self, op: Op) -> bool:
+        if op.indexes:
+            kinds = (torch.bool, torch.uint8)
+            masked = any(
+                one.dtype in kinds and not isinstance(self._origins.of(one), Host)
+                for one in op.indexes
+            )
+            return masked and not self._fills(op)
+        if op.name == "repeat_interleave":
+            return op.kwargs.get("output_size") is None
+        if op.name == "histc":
+            return op.args[2:4] in ((), (0, 0))
+        return op.name in _READS and self._origins.on_device(op.inputs[0])
+
+    def _fills(self, op: Op) -> bool:
+        """Whether one number from the host is put under the mask: no index is made."""
+        value: Any = op.args[2] if op.name != "index" else None
+        one = value is not None and value.numel() == 1
+        return one and not self._origins.on_device(value)

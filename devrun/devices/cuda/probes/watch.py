@@ -1,0 +1,242 @@
+"""Sees each operator of a run on the CPU, with where its tensors would be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from devrun.devices.cuda.probes.births import birth_of, built_on_host
+from devrun.probes.finding import Finding
+from devrun.probes.origins import DEVICE, Host, Origins, flat_tensors
+from devrun.tensors import tensors_in
+
+_SHOWN = ("__repr__", "__str__", "__format__")
+_LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
+"""Calls that read a whole tensor, of which no operator of the CPU's tells."""
+_MOVES = ("to", "cuda", "type")
+"""Methods whose result is where they were asked to put it."""
+_COPIES = ("to", "cpu")
+"""Those of `_LEAVE` whose result is a tensor on the host."""
+_INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
+_HOST = "cpu"
+_FOLLOWS = ("type_as", "new_tensor")
+"""Calls whose result is where a tensor is that they were given."""
+_FRESH = "aten::lift_fresh"
+"""The operator by which `torch.Tensor([1.0])` hands over what it made."""
+_FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
+"""Operators of which only the first result is on the device; lengths are not."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator of torch's with a tensor that would be on the device.
+
+    Attributes:
+        name: without namespace and overload: `index_put_`.
+        call: the function or method of torch's that asked for it, if one did.
+        inputs: its tensors, those in lists too.
+        hosts: those of `inputs` that would be on the host, with how they came to be.
+        autocast: whether the call was made under autocast.
+    """
+
+    name: str
+    call: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    inputs: list[Tensor]
+    hosts: list[tuple[Tensor, Host]]
+    autocast: bool
+
+    @property
+    def indexes(self) -> list[Tensor]:
+        """What it indexes by, which may be on the host; empty of other operators."""
+        given = self.args[1] if self.name in _INDEXES else ()
+        return [one for one in given if one is not None]
+
+
+class Judge(ABC):
+    """Looks at operators and at calls; both before they are done."""
+
+    @abstractmethod
+    def operator(self, op: Op) -> None: ...
+
+    def leaves(self, call: str) -> None:
+        """`call` reads the whole of a tensor that would be on the device."""
+
+    @abstractmethod
+    def findings(self, updates: int) -> Iterator[Finding]:
+        """What came of so many updates."""
+
+
+class Calls(TorchFunctionMode):
+    """Names the call that operators belong to, and tags what it makes."""
+
+    def __init__(self, origins: Origins, judges: Sequence[Judge]) -> None:
+        super().__init__()
+        self.name = ""
+        """Of the call in progress."""
+        self.autocast = False
+        self.quiet = False
+        """Whether it reads values on a CPU only, or is judged already."""
+        self._origins, self._judges = origins, judges
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        before = self.name, self.quiet, self.autocast
+        self.autocast = torch.is_autocast_enabled("cpu")
+        self.name = name = getattr(func, "__name__", "")
+        first = args[0] if args else None
+        try:
+            if name in _LEAVE or (name == "to" and _to_host(args, kwargs)):
+                return self._leaving(name, func, args, kwargs)
+            if name == "tensor" and isinstance(first, (list, tuple)):
+                self._stacked(first)
+            if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
+                self.quiet = True  # the range is checked on a CPU only
+            if name == "save":
+                self._saved(first)
+                return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+        finally:
+            self.name, self.quiet, self.autocast = before
+        if name in _MOVES:
+            if isinstance(made, Tensor) and not self._origins.on_device(made):
+                self._moved(made, args, kwargs)
+        elif name in _FOLLOWS and isinstance(made, Tensor):
+            to = args[1] if name == "type_as" else first
+            if self._origins.on_device(to):
+                self._origins.tag(made, DEVICE)
+        else:
+            birth = birth_of(name, args, kwargs, self._origins)
+            if birth is not None and isinstance(made, Tensor):
+                self._origins.tag(made, birth)
+        return made
+
+    def through(self, func: Any) -> Callable[..., Any]:
+        """`func`, of which torch tells its modes nothing."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.__torch_function__(func, (), args, kwargs)
+
+        return call
+
+    def again(self, func: Any) -> Callable[..., Any]:
+        """`func`, within which other calls are seen than the one in progress."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self if self.name else nullcontext():
+                return func(*args, **kwargs)
+
+        return call
+
+    def _saved(self, value: Any) -> None:
+        """All of `value` is read."""
+        if any(map(self._origins.on_device, tensors_in(value))):
+            for judge in self._judges:
+                judge.leaves("save")
+        self.quiet = True
+
+    def _stacked(self, parts: Sequence[Any]) -> None:
+        """A tensor is made of a list, whose tensors are read one by one."""
+        for part in flat_tensors(parts):
+            if self._origins.on_device(part):
+                for judge in self._judges:
+                    judge.leaves("tensor")
+                self.quiet = True
+                return
+
+    def _leaving(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        leaves = self._origins.on_device(tensor)
+        if leaves and not self.quiet:
+            for judge in self._judges:
+                judge.leaves(name)
+        self.quiet = True
+        made = func(*args, **kwargs)
+        if leaves and name in _COPIES:
+            # on the CPU it is the tensor itself; elsewhere, another one on the host
+            made = made.clone()
+            self._origins.tag(made, Host(f".{name}()"))
+        return made
+
+    def _moved(self, made: Tensor, args: Any, kwargs: Any) -> None:
+        """`made` of `.to(...)` or `.cuda()` is where it was asked to be."""
+        given = [*args[1:], *kwargs.values()]
+        if any(self._origins.on_device(one) for one in given):
+            self._origins.tag(made, DEVICE)
+        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
+            len(args) == 1 and not kwargs
+        ):
+            self._origins.forget(made)
+
+
+def _to_host(args: Any, kwargs: Any) -> bool:
+    """Whether `.to` was asked for the host by name; its own device says `cpu` too."""
+    target = kwargs.get("device", args[1] if len(args) > 1 else None)
+    return target == _HOST and isinstance(target, str)
+
+
+class Operators(TorchDispatchMode):
+    """Tells the judges of each operator, and tags its results."""
+
+    def __init__(self, origins: Origins, calls: Calls, judges: Sequence[Judge]) -> None:
+        super().__init__()
+        self._origins, self._calls, self._judges = origins, calls, judges
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The model's own compiled parts stay compiled."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        inputs = list(flat_tensors(args))
+        inputs += flat_tensors(kwargs.values())
+        where = [self._origins.of(tensor) for tensor in inputs]
+        hosts = [
+            (tensor, one) for tensor, one in zip(inputs, where) if isinstance(one, Host)
+        ]
+        on_device = DEVICE in where
+        if on_device and not self._calls.quiet:
+            name = func._schema.name.rpartition("::")[2]
+            calls = self._calls
+            op = Op(name, calls.name, args, kwargs, inputs, hosts, calls.autocast)
+            for judge in self._judges:
+                judge.operator(op)
+        made = func(*args, **kwargs)
+        fresh = not inputs or func._schema.name == _FRESH
+        if fresh and not self._calls.name:
+            self._born(made)
+        elif inputs:
+            first = func._schema.name in _FIRST
+            results = made[:1] if first else (made,)
+            self._tag(results, hosts, on_device, len(inputs))
+        return made
+
+    def _born(self, made: Any) -> None:
+        """`made` came of no tensor, and of no call that is seen."""
+        if isinstance(made, Tensor) and self._origins.of(made) is None:
+            born = built_on_host()
+            if born is not None:
+                self._origins.tag(made, born)
+
+    def _tag(
+        self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int
+    ) -> None:
+        if not on_device and len(hosts) < count:
+            return
+        for tensor in flat_tensors(made):
+            if self._origins.of(tensor) is None:
+                self._origins.tag(tensor, DEVICE if on_device else hosts[0][1])

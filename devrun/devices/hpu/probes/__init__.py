@@ -1,0 +1,14 @@
+"""What a rehearsal on a Gaudi finds, and the hook that reports it in a run."""
+
+from devrun.devices.hpu.probes.batches import BatchShapes
+from devrun.devices.hpu.probes.probe import HPUProbe
+from devrun.devices.hpu.probes.script import HPUProgram
+from devrun.probes.dense import DenseBuffers
+from devrun.probes.probe import Probes
+
+PROBES = Probes(
+    (DenseBuffers, HPUProbe, BatchShapes),
+    HPUProgram,
+    modes=("lazy", "eager", "compile"),
+    torch_device="hpu",
+)

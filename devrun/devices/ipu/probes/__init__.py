@@ -1,0 +1,11 @@
+"""What an IPU would not compile, hold, keep busy or do again."""
+
+from devrun.devices.ipu.probes.arithmetic import Arithmetic
+from devrun.devices.ipu.probes.compiling import Compiling
+from devrun.devices.ipu.probes.graphs import Graphs
+from devrun.devices.ipu.probes.script import IPUProgram
+from devrun.devices.ipu.probes.shapes import Shapes
+from devrun.probes.dense import DenseBuffers
+from devrun.probes.probe import Probes
+
+PROBES = Probes((DenseBuffers, Compiling, Arithmetic, Shapes, Graphs), IPUProgram)

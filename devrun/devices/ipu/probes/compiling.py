@@ -1,0 +1,51 @@
+"""Everything that PopTorch would not compile, not only the first of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from devrun.devices.ipu.probes.options import key_of
+from devrun.devices.ipu.probes.refused import KIND, finding_of
+from devrun.devices.ipu.sdk import load
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Probe, Training
+
+
+class Compiling(Probe):
+    """Has the emulator go on where it refuses, to the end of the process.
+
+    The graph of a resumed run is refused for the same, and must be got past too.
+    """
+
+    _refusals: AbstractContextManager[list[Any]] | None = None
+    _found: list[Any] | None = None
+
+    def before(self, cfg: Any) -> None:
+        self._cfg = cfg
+        if self.request.emulated:
+            self._refusals = load(True).emulation.refusals()
+            self._found = self._refusals.__enter__()
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        found = self._found or []
+        trained = {one.stack[:1] for one in found if one.training}
+        for one in sorted(found, key=lambda one: not one.training):
+            if one.training:
+                yield finding_of(one)
+            elif one.stack[:1] not in trained:
+                yield finding_of(one, fix=self._on_the_host())
+
+    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
+        """An evaluation that cannot be compiled is left to the host."""
+        if getattr(error, "key", None) != "evaluate_on":
+            return None
+        why, fix = str(getattr(error, "reason", error)), self._on_the_host()
+        self.note.found(
+            Finding("breaks", KIND, "evaluation", why, "ipu.evaluate_on: host", fix=fix)
+        )
+        return fix
+
+    def _on_the_host(self) -> dict[str, Any]:
+        return {key_of(self._cfg, "evaluate_on"): "host"}

@@ -1,0 +1,143 @@
+"""What the compiled graphs show: their balance, their memory, what they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from devrun.config.tree import inside
+from devrun.devices.ipu.probes.arithmetic import Sizes
+from devrun.devices.ipu.probes.memory import Divided, Memory, divided
+from devrun.devices.ipu.probes.options import key_of, settings_of
+from devrun.devices.ipu.probes.splits import micro_batch, proposed, unbalanced
+from devrun.hooks.base import Priority
+from devrun.probes.finding import Finding
+from devrun.probes.keys import line_of, pasted
+from devrun.probes.notebook import Notebook
+from devrun.probes.probe import Probe, Training, safely
+from devrun.probes.request import Request
+from devrun.run import Run
+
+_ONCE = "Python code of forward runs only while the graph is captured"
+_CHANGES = (
+    "it is no tensor and changes from batch to batch; the graph keeps its first value"
+)
+_TENSOR = "make it a tensor in the data set or its collate_fn"
+
+
+class Graphs(Probe):
+    """Looks at the model before its first update and at the graphs after it."""
+
+    priority = Priority.LOWEST
+
+    def __init__(self, request: Request, note: Notebook) -> None:
+        super().__init__(request, note)
+        self._sizes: Sizes | None = None
+        self._cfg: Any = None
+        self._divided: Divided | None = None
+        self._undivided: tuple[int, str] | None = None
+        """IPUs over which nothing divides the model, and how grave that is."""
+        self._site: str | None = None
+        self._seen: set[str] = set()
+        """Which sides of an update of this run were looked at."""
+
+    def before(self, cfg: Any) -> None:
+        settings = settings_of(cfg, self.request)
+        if settings is not None and cfg.get("data"):
+            self._sizes = Sizes(cfg, settings)
+        self._cfg = cfg
+        self._site = line_of(cfg, key_of(cfg, "num_ipus"))
+        ipus = inside(cfg, key_of(cfg, "num_ipus"))
+        edges = inside(cfg, key_of(cfg, "train_split_edges"))
+        if type(ipus) is int and ipus > 1 and not edges:
+            self._undivided = ipus, "breaks"
+
+    def changes(self, cfg: Any) -> dict[str, Any]:
+        """What nothing divides runs on one IPU, and gets edges there."""
+        return {key_of(cfg, "num_ipus"): None} if self._undivided else {}
+
+    def built(self, training: Training) -> None:
+        self._seen = set()
+        training.runner.register_hook(self)
+
+    def before_train_iter(self, runner: Run) -> None:
+        self._once(self._look_before, runner)
+
+    def after_train_iter(self, runner: Run) -> None:
+        self._once(self._look_after, runner)
+
+    def _once(self, look: Callable[[Any], None], runner: Run) -> None:
+        if look.__name__ not in self._seen:
+            self._seen.add(look.__name__)
+            safely(self.note, look, runner)
+
+    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
+        """A split that names what is not there is left out."""
+        key = "train_split_edges"
+        if getattr(error, "key", None) != key:
+            return None
+        settings = settings_of(cfg, self.request)
+        edges = [] if settings is None else settings.train_split_edges
+        ipus = 1 + max((e.get("ipu_id", 0) for e in edges), default=0)
+        fix: dict[str, Any] = {key_of(cfg, key): None, key_of(cfg, "num_ipus"): None}
+        self._undivided = ipus, "advice"
+        reason = str(getattr(error, "reason", error))
+        remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
+        site = line_of(cfg, f"ipu.{key}", f"device.{key}")
+        found = Finding("breaks", "split", key, reason, remedy, site, fix=fix)
+        self.note.found(found)
+        return fix
+
+    def _look_before(self, runner: Any) -> None:
+        """While the model is still as the user wrote it."""
+        sizes = self._sizes
+        step = runner.adapter.executors.module.step
+        flat = runner.adapter.flat(runner.data_batch, "train")
+        states = _states(runner.optimizer)
+        if self._undivided is not None:
+            ipus, severity = self._undivided
+            batch = micro_batch(flat, flat.tensors[0].shape[0])
+            edges = proposed(step, batch, ipus, states, self._cfg, severity)
+            self.note.found(replace(edges, site=self._site))
+        if sizes is None:
+            return
+        found = unbalanced(step, micro_batch(flat, sizes.micro), states, self._cfg)
+        if found is not None:
+            self.note.found(replace(found, site=sizes.lines["split"]))
+        limit = self.request.memory
+        self._divided = divided(step, flat, sizes.micro, states, limit)
+
+    def _look_after(self, runner: Any) -> None:
+        executors = runner.adapter.executors
+        if executors.trainer is None:
+            return  # it could not be compiled
+        if self._sizes is not None and self.request.emulated:
+            memory = Memory(runner.adapter, self._sizes, self.request.memory)
+            self.note.fact("memory of each IPU", memory.rows)
+            found = memory.finding(self._cfg, self._divided)
+            if found is not None:
+                self.note.found(found)
+        seen = set()
+        for each in (executors.trainer, *executors.evaluators):
+            for one in each.call.frozen:
+                if one.site not in seen:  # the graph of the evaluation does it too
+                    once = "differs", "once", one.what, _ONCE, one.remedy, one.site
+                    self.note.found(Finding(*once))
+                seen.add(one.site)
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        executors = getattr(training.runner.adapter, "executors", None)
+        if executors is None:
+            return
+        for each in filter(None, (executors.trainer, *executors.evaluators)):
+            for path in sorted(each.changing):
+                yield Finding("differs", "once", path, _CHANGES, _TENSOR)
+
+
+def _states(optimizer: Any) -> int:
+    """Tensors that the optimizer keeps for each weight."""
+    group = optimizer.param_groups[0]
+    if "betas" in group or "alpha" in group:
+        return 2
+    return int(bool(group.get("momentum")))

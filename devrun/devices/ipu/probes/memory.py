@@ -1,0 +1,147 @@
+"""Whether the model has room, by the emulator's estimate, at the config's own sizes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from devrun.devices.ipu.batch import Flat
+from devrun.devices.ipu.probes.arithmetic import Sizes
+from devrun.devices.ipu.probes.balance import IPU_MEMORY, Split, balance
+from devrun.devices.ipu.probes.splits import edges_of, micro_batch
+from devrun.errors import ConfigError
+from devrun.probes.finding import Finding
+from devrun.probes.keys import pasted
+
+_MIB = 2**20
+_IPUS = (2, 4, 8, 16, 32, 64)
+_OTHERWISE = (
+    "half precision (fp16), recomputation (train_ckpt_nodes), or a smaller model"
+)
+
+
+class Memory:
+    """`rows` has the bytes of each IPU by purpose.
+
+    Activations grow with the micro-batch, of which the rehearsal may have a smaller.
+
+    Args:
+        limit: bytes of an IPU as the user gave them; None for those of a Mk2 IPU.
+    """
+
+    def __init__(self, adapter: Any, sizes: Sizes, limit: int | None) -> None:
+        trainer = adapter.executors.trainer
+        rows: list[dict[str, int]] = adapter.sdk.emulation.memory_estimate(
+            trainer.inner
+        )
+        grow = sizes.micro / trainer.call.rows
+        self.rows = [
+            {
+                name: int(n * (grow if name == "activations" else 1))
+                for name, n in r.items()
+            }
+            for r in rows
+        ]
+        self._sizes, self._told = sizes, limit is not None
+        self._limit = limit or IPU_MEMORY
+
+    def finding(self, cfg: Any, divided: Divided | None) -> Finding | None:
+        """The fullest IPU, where it is too full.
+
+        Args:
+            divided: the model over more IPUs, where it is known to have room so.
+        """
+        totals = [sum(row.values()) for row in self.rows]
+        fullest = totals.index(max(totals))
+        row, total = self.rows[fullest], totals[fullest]
+        if total <= self._limit:
+            return None
+        parts = ", ".join(f"{name} {size / _MIB:.3g}" for name, size in row.items())
+        whose = "--memory says" if self._told else "a Mk2 IPU has"
+        fix = self._fewer()
+        if not fix and divided is not None:
+            fix = {
+                **edges_of(divided.split, cfg),
+                **self._with(divided.micro, 2 * len(divided.split.edges) - 1),
+            }
+        return Finding(
+            severity="breaks" if self._told else "advice",
+            kind="memory",
+            what=f"IPU {fullest}",
+            why=f"about {total / _MIB:.4g} MiB ({parts}) by the emulator's estimate "
+            f"for a micro-batch of {self._sizes.micro}, where {whose} "
+            f"{self._limit / _MIB:.4g}",
+            remedy=pasted(fix) if fix else _OTHERWISE,
+            site=self._sizes.lines["micro"],
+            fix=fix,
+        )
+
+    def _fewer(self) -> dict[str, Any] | None:
+        """The largest micro-batch that has room, with as many samples an update."""
+        sizes, micro = self._sizes, self._sizes.micro
+        for row in self.rows:
+            rest = self._limit - (sum(row.values()) - row["activations"])
+            micro = min(micro, int(rest * sizes.micro / max(row["activations"], 1)))
+        return None if micro < 1 else self._with(_divisor(sizes.micro, micro))
+
+    def _with(self, micro: int, least: int = 1) -> dict[str, Any]:
+        """A micro-batch and the accumulation with which an update stays as large."""
+        sizes = self._sizes
+        accumulation = max(least, sizes.micro * sizes.accumulation // micro)
+        changes: dict[str, Any] = {}
+        if micro != sizes.micro:
+            changes[sizes.micro_key] = micro
+        if accumulation != sizes.accumulation:
+            changes[sizes.accumulation_key] = accumulation
+        return changes
+
+
+class Divided(NamedTuple):
+    """A model over several IPUs, and the micro-batch that has room there."""
+
+    split: Split
+    micro: int
+
+
+def divided(
+    step: nn.Module, flat: Flat, micro: int, states: int, limit: int | None
+) -> Divided | None:
+    """Over the fewest IPUs that have room; None where one has, or none of them.
+
+    Args:
+        step: as the user wrote it, not compiled yet.
+        flat: some batch.
+        micro: the samples of a micro-batch.
+        states: tensors that the optimizer keeps for each weight.
+    """
+    room = limit or IPU_MEMORY
+    size = sum(p.numel() * p.element_size() for p in step.parameters())
+    if size * (2 + states) < room / 2:
+        return None
+    for ipus in _IPUS:
+        if _fitting(step, flat, 1, states, ipus, room) is None:
+            continue
+        for rows in sorted(_divisors(micro), reverse=True):
+            if found := _fitting(step, flat, rows, states, ipus, room):
+                return Divided(found, rows)
+    return None
+
+
+def _fitting(
+    step: nn.Module, flat: Flat, micro: int, states: int, ipus: int, room: int
+) -> Split | None:
+    batch = micro_batch(flat, micro)
+    try:
+        found = balance(step, batch, ipus, optimizer_states=states, memory_bytes=room)
+    except ConfigError:
+        return None  # fewer blocks, or a model that cannot be followed without values
+    return found if found.fits else None
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def _divisor(number: int, most: int) -> int:
+    return max(size for size in _divisors(number) if size <= most)

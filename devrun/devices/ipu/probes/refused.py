@@ -1,0 +1,106 @@
+"""Refusals of the emulator's as findings, and what to write in place of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from devrun.devices.ipu.executors import first_sentences
+from devrun.probes.finding import Finding
+from devrun.probes.keys import pasted
+from devrun.probes.sites import user_line
+
+KIND = "cannot be compiled"
+_MASK = "torch.where(mask, x, 0), and divide by mask.sum(): every shape stays the same"
+_STACK = "layers of one each, one after another: nn.LSTM(..., num_layers=1) and so on"
+_BY_NAME: Mapping[str, str] = {
+    r"item|tolist|numpy|__(int|float|index|complex|array)__": "keep it a tensor; what "
+    "is only logged is returned in log_vars",
+    r"__bool__|is_nonzero|equal|allclose": "torch.where(condition, a, b) in place of "
+    "the branch: both are computed, one is taken",
+    r"masked_select|__getitem__": _MASK,
+    r"nonzero|argwhere|where": "torch.where with three arguments, or the mask itself",
+    r"unique.*|histc|repeat_interleave": "do it in the data set or its collate_fn",
+    r"one_hot": "F.one_hot(x, num_classes=N)",
+    r"bincount": "torch.bincount(x, minlength=N), N being the number of classes",
+    r"cross_entropy|nll_loss": "without `weight`: loss = F.cross_entropy(x, y, "
+    "reduction='none'), w = weight[y]; (loss * w).sum() / w.sum()",
+    r"ctc_loss": "reduction='mean' or 'sum'",
+    r"interpolate": "mode='nearest'; in one dimension also mode='bilinear' of "
+    "x.unsqueeze(2)",
+    r"lstm|gru|rnn_.*": f"{_STACK}; the other direction is one more layer on "
+    "x.flip(time); nn.Dropout between them",
+    r"(adaptive_)?max_pool.*": "without return_indices",
+    r"conv_transpose.*": "dilation=1",
+    r"__setitem__": "build the result with torch.stack or torch.cat, and no step in "
+    "the slice",
+    r"backward|register_hook|retain_grad": "remove it from forward: the compiler makes "
+    "the gradients",
+    r"loss": "poptorch.identity_loss(a + b, reduction='none') of the sum; what is only "
+    "logged times 0, or under torch.no_grad()",
+}
+"""Pattern of the operation's whole name."""
+_CONSTANT = (
+    "self.register_buffer(name, tensor) in __init__, or tensor.to(x.device) in forward"
+)
+_SPOKEN = {
+    "__bool__": "branch on a value",
+    "__getitem__": "boolean index",
+    "__setitem__": "assignment to a slice",
+}
+_WRAPPED = "step.module."
+"""What devrun has around the user's module."""
+_GENERAL = "write it with other operations, or do it in the data set"
+
+
+def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
+    """A refusal of the emulator's, at the user's own line.
+
+    Args:
+        fix: keys of a config with which it need not be compiled.
+    """
+    operation = refusal.operation
+    if operation == "numbers":
+        return _of_numbers(refusal)
+    where = "" if refusal.training else " for the evaluation"
+    text = first_sentences(refusal.message).replace(_WRAPPED, "")
+    remedy = _remedy(operation, text)
+    return Finding(
+        severity="breaks",
+        kind=KIND,
+        what=_SPOKEN.get(operation, operation.strip("_")),
+        why=f"PopTorch refuses it{where}: {text}",
+        remedy=f"{remedy}; or {pasted(fix)}" if fix else remedy,
+        site=user_line(refusal.stack),
+        fix=fix,
+    )
+
+
+def _of_numbers(refusal: Any) -> Finding:
+    """A number that its type cannot hold on an IPU."""
+    half = "half" in refusal.message
+    return Finding(
+        severity="differs",
+        kind="half" if half else "int64",
+        what=refusal.message.partition(":")[0].strip("_"),
+        why=first_sentences(refusal.message),
+        remedy="a number within 65504, such as -1e4, or torch.finfo(x.dtype).min"
+        if half
+        else "stay below 2**31, or compute it in the data set",
+        site=user_line(refusal.stack),
+    )
+
+
+def _remedy(name: str, message: str) -> str:
+    """One line for an operation that was refused with `message`."""
+    if message.startswith("Expected an IPU tensor"):
+        return _CONSTANT
+    if found := re.search(r"using (self\.\S+)\.copy_", message):
+        return f"{found[1]}.copy_(value), in place"
+    if "torch.autograd.Function" in message:
+        return "write its forward with torch's own operations, and no backward"
+    for pattern, remedy in _BY_NAME.items():
+        if re.fullmatch(pattern, name):
+            return remedy
+    return _GENERAL

@@ -1,0 +1,57 @@
+"""Work in a forked process, which may change everything, abort, or never end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from devrun.blame import cause_of
+from devrun.probes.lifetime import end_with_parent
+from devrun.probes.request import Request
+
+SECONDS = 120.0
+
+
+def aside(request: Request, work: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """What `work` returns, which must be plain data; nothing here is changed by it.
+
+    Raises:
+        RuntimeError: it raised, ended its process, took longer than `seconds`, or
+            this process uses a GPU and cannot be forked.
+    """
+    if not request.seen_from_cpu:
+        raise RuntimeError(
+            "a process that uses a GPU cannot be forked: hide it, CUDA_VISIBLE_DEVICES="
+        )
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_do, args=(work, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(seconds):
+            raise RuntimeError(f"it took more than {seconds:g} s")
+        done, result = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        name = signal.Signals(-code).name if code < 0 else f"status {code}"
+        raise RuntimeError(f"its process ended ({name})") from None
+    finally:
+        process.kill()
+        process.join()
+    if not done:
+        raise RuntimeError(result)
+    return result
+
+
+def _do(work: Callable[[], Any], sender: Any) -> None:
+    end_with_parent()
+    try:
+        result = True, work()
+    except BaseException as error:  # noqa: BLE001 - it is told
+        result = False, cause_of(error)
+    sender.send(result)
+    sender.close()

@@ -1,0 +1,279 @@
+"""`HardWired`: what code asks of CUDA by name, done on the device of the rehearsal."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from devrun.probes import sites
+from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
+from devrun.probes.origins import DEVICE, PLACED
+from devrun.probes.probe import Probe
+from devrun.probes.sites import is_foreign, is_own
+
+_CUDA = "cuda"
+_REMEDIES = {
+    "device": "device=x.device, of a tensor x beside it",
+    "module": "leave it out, or guard it: if torch.cuda.is_available()",
+    "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
+    "needs none: devrun moves them",
+    "autocast": "leave it out, and optimizer_config: {precision: bf16} in the config",
+    "GradScaler": "leave it out, and optimizer_config: {precision: fp16} in the config",
+}
+_NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
+    **dict.fromkeys(("init", "set_rng_state", "get_device_properties")),
+    "current_device": 0,
+    "get_device_name": "",
+    "get_device_capability": (0, 0),
+    "mem_get_info": (0, 0),
+}
+"""Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
+_RANGES = ("mark", "range_push", "range_pop")
+_TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Bool")
+
+
+class HardWired(Probe):
+    """Notes what breaks where there is no CUDA, and gets past it.
+
+    On CUDA, as it is seen from a CPU, all of it works: nothing is noted, and CUDA is
+    there for whoever asks.
+    """
+
+    @contextmanager
+    def throughout(self) -> Iterator[None]:
+        here = self.request.device == _CUDA
+        if here and not self.request.seen_from_cpu:
+            yield
+            return
+        tell = _ignore if here else telling(self.note, self.request.device)
+        with Substitutes(self.request.torch_device, tell, here):
+            yield
+
+
+def _ignore(what: str, name: str) -> None:
+    pass
+
+
+def telling(
+    note: Notebook, device: str, instead: Mapping[str, str] = _REMEDIES
+) -> Callable[[str, str], None]:
+    """What notes a call that names CUDA, at the line of the user's that names it.
+
+    Args:
+        instead: what to write, by what names CUDA; that of `device` for the rest.
+    """
+
+    def tell(what: str, name: str) -> None:
+        remedy = instead.get(name) or instead["device"]
+        site = sites.here(2)
+        if site is None:
+            return
+        note.found(
+            Finding(
+                severity="breaks",
+                kind="hard-wired cuda",
+                what=what,
+                why=f"there is no CUDA on {device}",
+                remedy=remedy,
+                site=_named_at(site),
+            )
+        )
+
+    return tell
+
+
+def _named_at(site: str) -> str:
+    """`site`, or the line of its file that gave a name to the device used there."""
+    file, _, line = site.rpartition(":")
+    if _CUDA in linecache.getline(file, int(line)).lower():
+        return site
+    lines = enumerate(linecache.getlines(file), 1)
+    named = (n for n, text in lines if _LITERAL.search(text))
+    return f"{file}:{next(named, line)}"
+
+
+class Substitutes(TorchFunctionMode):
+    """What is asked of `cuda` is done on `device`; each call is told to `note`.
+
+    Args:
+        device: as torch names it, on which a rehearsal's tensors are.
+        note: given the call, such as `.cuda()`, and what names CUDA in it.
+        available: whether the user's code is told that CUDA is there.
+    """
+
+    def __init__(
+        self, device: str, note: Callable[[str, str], None], available: bool
+    ) -> None:
+        super().__init__()
+        self._device, self._tell, self._available = device, note, available
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Any:
+        replace = self._replace
+        for name, value in _NOTHING.items():
+            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
+        for name in ("stream", "current_stream", "default_stream"):
+            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", _Idle()))
+        for name in ("Stream", "Event", "device"):  # which annotations name: classes
+            begin = self._silent(f"torch.cuda.{name}", None)
+            replace(torch.cuda, name, type(name, (_Idle,), {"__init__": begin}))
+        for name in _RANGES:
+            replace(torch.cuda.nvtx, name, self._silent(f"nvtx.{name}", None))
+        for name in _TYPES:
+            kind = f"{name}Tensor"
+            replace(torch.cuda, kind, self._typed(kind))
+        replace(torch, "Generator", self._generator())
+        if self._available:
+            replace(torch.cuda, "is_available", self._asked(True))
+            replace(torch.cuda, "device_count", self._asked(1))
+        autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
+        for kind_, name in ((autocast, "autocast"), (scaler, "GradScaler")):
+            replace(kind_, "__init__", self._begun(kind_.__init__, name))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stack.close()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == _CUDA and getattr(func, "__objclass__", None) is not None:
+            self._tell(".cuda()", "cuda")
+            return self._placed(args[0].to(self._device))
+        if _is_cuda(kwargs.get("device")):
+            self._tell(f"{name}(device='cuda')", name)
+            kwargs = {**kwargs, "device": self._device}
+        elif name == "type" and (plain := _plain_type(args[1:])):
+            self._tell(f".type({plain[0]})", "cuda")
+            args = (args[0].to(self._device), plain[1])
+        elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
+            self._tell(".to('cuda')", "cuda")
+            args = (args[0], self._device, *args[2:])
+        else:
+            return func(*args, **kwargs)
+        return self._placed(func(*args, **kwargs))
+
+    def _placed(self, made: Any) -> Any:
+        """`made`, which is on CUDA as far as the user's code knows."""
+        if self._available and isinstance(made, Tensor):
+            PLACED.tag(made, DEVICE)
+        return made
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        before = getattr(owner, name)
+        if callable(value) and not isinstance(value, type):
+            value.before = before
+        self._stack.enter_context(patch.object(owner, name, value))
+
+    def _silent(self, name: str, value: Any) -> Callable[..., Any]:
+        """Does nothing for the user's code; what torch asks itself, it is told."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before: Any = getattr(call, "before", None)
+            if before is not None and not _of_the_user(sys._getframe(1)):
+                return before(*args, **kwargs)
+            self._tell(name, "module")
+            return value
+
+        return call
+
+    def _asked(self, value: Any) -> Callable[..., Any]:
+        def call() -> Any:
+            before: Any = call.before  # type: ignore[attr-defined]
+            if not _of_the_user(sys._getframe(1)):
+                return before()
+            self._tell("torch.cuda.is_available()", "device")
+            return value
+
+        return call
+
+    def _typed(self, kind: str) -> type:
+        """`torch.FloatTensor` for `torch.cuda.FloatTensor`: a class."""
+        plain = getattr(torch, kind)
+
+        def make(_: type, *args: Any, **kwargs: Any) -> Any:
+            self._tell(f"torch.cuda.{kind}", "device")
+            return self._placed(plain(*args, **kwargs).to(self._device))
+
+        return _Stand(kind, (), {"__new__": make, "plain": plain})
+
+    def _generator(self) -> type:
+        plain = torch.Generator
+
+        def make(_: type, device: Any = "cpu") -> Any:
+            if _is_cuda(device):
+                self._tell("torch.Generator('cuda')", "device")
+                device = self._device
+            return plain(device)
+
+        return _Stand("Generator", (), {"__new__": make, "plain": plain})
+
+    def _begun(self, init: Any, name: str) -> Callable[..., None]:
+        def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
+            key = "device" if name == "GradScaler" else "device_type"
+            given = args[0] if args else kwargs.get(key, _CUDA)
+            if _is_cuda(given):
+                self._tell(f"{name}('cuda')", name)
+                kwargs.pop(key, None)
+                if name == "GradScaler":
+                    kwargs["enabled"] = False  # CUDA's own operators update it
+                args = (self._device, *args[1:])
+            init(self_, *args, **kwargs)
+
+        return begin
+
+
+def _plain_type(given: Any) -> tuple[str, Any] | None:
+    """Name and plain type of the type of CUDA's tensors that `.type` is given."""
+    for kind in given:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            return kind, kind.replace(".cuda", "")
+        if plain := getattr(kind, "plain", None):
+            return f"torch.cuda.{kind.__name__}", plain
+    return None
+
+
+class _Stand(type):
+    """A class in place of `plain`, whose instances are its."""
+
+    plain: Any
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, cls.plain)
+
+
+class _Idle:
+    """A stream or an event on which nothing happens."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: nullcontext()
+
+    def __enter__(self) -> _Idle:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def _is_cuda(value: Any) -> bool:
+    named = isinstance(value, (str, torch.device))
+    return named and str(value).partition(":")[0] == _CUDA
+
+
+def _of_the_user(frame: Any) -> bool:
+    file = frame.f_code.co_filename
+    return not is_foreign(file) and not is_own(file)

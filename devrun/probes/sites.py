@@ -1,0 +1,130 @@
+"""Which line is the user's, in a stack of calls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import sysconfig
+import textwrap
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TORCH = Path(torch.__file__).resolve().parent
+_MODELS = str(_PACKAGE / "models")
+_CHECK = f"{_MODELS}/finite.py"
+"""Of weights, by devrun itself."""
+_CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_PYTHON = sysconfig.get_paths()["stdlib"]
+_PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
+EMULATORS = str(_PACKAGE / "emulators")
+_CALL = re.compile(r'File "(.+?)", line (\d+)')
+_LIBRARY = ("site-packages", "dist-packages")
+_NUMPY = f"{sysconfig.get_paths()['purelib']}/numpy"
+
+
+def is_own(file: str) -> bool:
+    """Whether `file` is devrun's, its models apart: nothing a user would change."""
+    of_model = file.startswith(_MODELS) and file != _CHECK
+    return file.startswith(str(_PACKAGE)) and not of_model
+
+
+def calls_model(file: str) -> bool:
+    """Whether it is where devrun calls the model and its loss."""
+    return file.startswith(_CALLERS)
+
+
+def is_foreign(file: str) -> bool:
+    """Whether it is torch's, an emulator's, Python's own, or no file at all."""
+    if file.startswith(_PYTHON) and not file.startswith(_PACKAGES):
+        return True
+    return file.startswith((str(_TORCH), EMULATORS, "<"))
+
+
+def looks_on(file: str) -> bool:
+    """Whether it is of a rehearsal, through whose modes and functions calls go."""
+    within = file.startswith(str(_PACKAGE))
+    return within and ("/probes/" in file or "/rehearsal/" in file)
+
+
+def user_line(places: Iterable[tuple[str, int]]) -> str | None:
+    """The innermost `file:line` of the user's own code, else of a library of models.
+
+    Args:
+        places: file and line of each call, the innermost first.
+    """
+    library = None
+    for file, line in places:
+        if is_foreign(file) or is_own(file) or calls_model(file):
+            continue
+        if file.startswith(_NUMPY):
+            continue
+        if not is_library(file):
+            return f"{file}:{line}"
+        library = library or f"{file}:{line}"
+    return library
+
+
+def here(depth: int = 1) -> str | None:
+    """The user's line that led to the caller."""
+    return user_line(_places(traceback.walk_stack(sys._getframe(depth))))
+
+
+def of_error(error: BaseException) -> str | None:
+    """The user's line that raised `error`, or what caused it."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    for each in reversed(chain):
+        # torch.compile tells the lines of what it traces in its text alone
+        told = [(file, int(line)) for file, line in _CALL.findall(str(each))]
+        traced = list(_places(traceback.walk_tb(each.__traceback__)))
+        site = user_line(reversed(told)) or user_line(reversed(traced))
+        if site is not None:
+            return site
+    return None
+
+
+def defined(made: Any) -> str | None:
+    """`file:line` of a class, function or method of the user's; None for any other."""
+    try:
+        file, (_, line) = inspect.getsourcefile(made), inspect.getsourcelines(made)
+    except (OSError, TypeError):
+        return None
+    return user_line([(str(file), line)])
+
+
+def maker_of(loader: Any) -> str | None:
+    """Where the user's code returns batches: the collate function, or the data set."""
+    data = type(getattr(loader, "dataset", None))
+    makers = (getattr(loader, "collate_fn", None), getattr(data, "__getitem__", None))
+    return next(filter(None, map(_returned, makers)), None)
+
+
+def _returned(made: Any) -> str | None:
+    """`file:line` of the last `return` of a function of the user's."""
+    site = defined(made)
+    if site is None:
+        return None
+    file, _, first = site.rpartition(":")
+    tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
+    lines = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Return)]
+    return f"{file}:{int(first) + max(lines, default=1) - 1}"
+
+
+def _places(calls: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[str, int]]:
+    return ((frame.f_code.co_filename, line) for frame, line in calls)
+
+
+def is_library(site: str) -> bool:
+    """Whether `file:line` is in an installed package."""
+    return any(f"/{name}/" in site for name in _LIBRARY)

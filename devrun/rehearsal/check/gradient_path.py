@@ -1,0 +1,80 @@
+"""Where the way from the weights to the loss ends, so that an update trains nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from devrun.models import steps
+from devrun.probes import sites
+from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
+from devrun.runners.training import Training
+from devrun.step import MicroBatches
+from devrun.tensors import tensors_in
+
+
+class _Ends(TorchFunctionMode):
+    """Notes the line at which what came of weights needs no gradient any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sites: dict[int, tuple[Tensor, str | None]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = list(tensors_in((args, kwargs)))
+        ends = not given or any(tensor.requires_grad for tensor in given)
+        before = (self.site_of(tensor) for tensor in given)
+        site = sites.here(2) if ends else next(filter(None, before), None)
+        for tensor in tensors_in(out):
+            if not tensor.requires_grad:
+                self._sites[id(tensor)] = tensor, site
+        return out
+
+    def site_of(self, tensor: Any) -> str | None:
+        return self._sites.get(id(tensor), (None, None))[1]
+
+
+def untrained(note: Notebook, training: Training, batch: Any) -> None:
+    """Note an update that trains nothing, at the line that ends the gradient's way."""
+    try:
+        site = _end(training, batch)
+    except Exception:  # noqa: BLE001 - of the user's model, called once more
+        site = None
+    note.found(
+        Finding(
+            severity="breaks",
+            kind="no gradient",
+            what="the loss",
+            why="no weight takes part in it, so that an update changes none",
+            remedy="take out the detach(), item(), argmax or no_grad() there"
+            if site
+            else "compute it of the weights that are to be trained, with lr above 0",
+            site=site,
+        )
+    )
+
+
+def _end(training: Training, batch: Any) -> str | None:
+    adapter: Any = training.runner.adapter
+    step: Any = training.runner.session.step_module
+    first = batch[0] if isinstance(batch, MicroBatches) else batch
+    if hasattr(adapter, "to_device"):  # else the model is on the host too
+        first = adapter.to_device(first)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(steps, "check_gradient", lambda *_: None))
+        for module in step.modules():
+            if getattr(module, "_compiled_call_impl", None) is not None:
+                stack.enter_context(patch.object(module, "_compiled_call_impl", None))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        ends = stack.enter_context(_Ends())
+        site: str | None = ends.site_of(step.run(step, first, "train")["loss"])
+        return site

@@ -1,1 +1,0 @@
-"""What a rehearsal on a Gaudi finds, and the hook that reports it in a run."""

@@ -1,1 +1,0 @@
-"""What an IPU would not compile, hold, keep busy or do again."""

@@ -1,0 +1,86 @@
+"""What the child processes are asked to rehearse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from devrun.config.loader import DELETE
+from devrun.device_facts import FACTS
+from devrun.devices.resolve import adapter_class, available_devices, device_names
+from devrun.errors import DeviceUnavailableError, DevrunError
+from devrun.probes.probe import Probes
+from devrun.probes.request import Grants, Request
+
+
+def requests(
+    cfg: Any, grants: Grants, devices: Sequence[str], **sizes: Any
+) -> list[Request]:
+    """A request for each mode of each device; the first looks at the rest too.
+
+    Args:
+        devices: names; those of `usual` by default.
+
+    Raises:
+        UnknownNameError: no such device.
+        DeviceUnavailableError: it is not here, and has no emulator.
+    """
+    here = {row.name: row for row in available_devices()}
+    found: list[Request] = []
+    for device in devices or usual():
+        probes = probes_of(device)
+        emulated = not here[device].available and _has_emulator(device)
+        absent = not (here[device].available or emulated)
+        if absent and not probes.seen_from_cpu:
+            raise DeviceUnavailableError(
+                f"device {device!r} is neither here nor emulated: "
+                f"{here[device].reason}; those that can be checked: "
+                f"{', '.join(usual())}"
+            )
+        for mode in probes.modes or ("",):
+            section = "cpu" if absent else _section(cfg, device, emulated, mode)
+            one = Request(cfg, grants, device, section, emulated, absent, mode, **sizes)
+            one = replace(one, torch_device=probes.torch_device, first=not found)
+            found.append(one)
+    return found
+
+
+def usual() -> list[str]:
+    """Those that a check without `--device` is about: they need not be here."""
+    names = [name for name in device_names() if not _broken(name)]
+    return [n for n in names if _has_emulator(n) or probes_of(n).seen_from_cpu]
+
+
+def probes_of(device: str) -> Probes:
+    """What the adapter of `device` brings."""
+    return adapter_class(device).probes()
+
+
+def _broken(device: str) -> bool:
+    """Whether it is a plug-in's whose module cannot be imported."""
+    try:
+        adapter_class(device)
+    except DevrunError:
+        return True
+    return False
+
+
+def _has_emulator(device: str) -> bool:
+    return device in FACTS and FACTS[device].has_emulator
+
+
+def _section(cfg: Any, device: str, emulated: bool, mode: str) -> Any:
+    """`device` of the config, with the options that it has for this device."""
+    given = cfg.get("device")
+    own = (
+        dict(given)
+        if isinstance(given, Mapping) and given.get("type", device) == device
+        else {}
+    )
+    section = {**own, "type": device, DELETE: True}
+    if emulated:
+        section["emulate"] = True
+    if mode:
+        section["mode"] = mode
+    return device if section.keys() == {"type", DELETE} else section
