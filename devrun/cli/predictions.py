@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -43,9 +44,10 @@ class Kept:
     def rows(self) -> list[dict[str, Any]]:
         """A row for each sample that was read, in the order of the data set.
 
-        `index` is its place there; `prediction` the class number where there are class
-        scores, else what the model gave; `scores` those of one class a sample;
-        `label` where there is one. All ranks must call it together.
+        `index` is its place there; `file` where the data set has a list of them, as
+        `paths`, `files` or torchvision's `samples`; `prediction` the class number where
+        there are class scores, else what the model gave; `scores` those of one class a
+        sample; `label` where there is one. All ranks must call it together.
 
         Raises:
             DataError: there are other samples than the data set has.
@@ -64,7 +66,9 @@ class Kept:
                 "samples is read once and in order"
             )
         pairs = sorted(chain(*found), key=lambda pair: pair[0])
-        return [{"index": place, **_row(*pair)} for place, pair in pairs]
+        soft = all(_is_soft(*pair) for _, pair in pairs)  # one of many may be by chance
+        file = _files(prepared.dataset, size)
+        return [{"index": i, **file(i), **_row(*pair, soft)} for i, pair in pairs]
 
     def _take(self, outputs: StepOutput) -> None:
         predictions, count = outputs.get("predictions"), outputs["num_samples"]
@@ -116,8 +120,19 @@ def write_predictions(
     return {target: count for target, (_, count) in encoded.items()}
 
 
-def _row(made: Any, label: Any) -> dict[str, Any]:
-    axis = _class_axis(made, label)
+def _files(dataset: Any, size: int | None) -> Callable[[int], dict[str, str]]:
+    """Gives the file of a sample, where the data set has a name for each."""
+    for name in ("paths", "files", "samples"):
+        held = getattr(dataset, name, None)
+        if isinstance(held, (list, tuple)) and size and len(held) == size:
+            first = [each[0] if isinstance(each, tuple) else each for each in held]
+            if all(isinstance(each, (str, os.PathLike)) for each in first):
+                return lambda index: {"file": os.fspath(first[index])}
+    return lambda index: {}
+
+
+def _row(made: Any, label: Any, soft: bool) -> dict[str, Any]:
+    axis = 0 if soft else _class_axis(made, label)
     row = {"prediction": made if axis is None else made.argmax(axis)}
     if axis is not None and made.ndim == 1:
         row["scores"] = made
@@ -131,12 +146,18 @@ def _class_axis(made: Any, label: Any) -> int | None:
     if label is None:
         return 0 if made.ndim == 1 and len(made) > 1 else None
     if label.dtype.kind not in "iu" or label.ndim != made.ndim - 1:
-        # a soft label is as long as the scores
-        soft = label.dtype.kind == "f" and label.shape == made.shape == (made.size,)
-        return 0 if soft and made.size > 1 and abs(label.sum() - 1) < 1e-3 else None
+        return None
     if made.shape[:-1] == label.shape:
         return int(made.ndim) - 1
     return 0 if made.shape[1:] == label.shape else None
+
+
+def _is_soft(made: Any, label: Any) -> bool:
+    """Whether the label may be a share of each class: as long as the scores."""
+    shape: Any = getattr(made, "shape", ())
+    same = len(shape) == 1 < shape[0] and getattr(label, "shape", None) == shape
+    floats = same and label.dtype.kind == made.dtype.kind == "f"
+    return bool(floats and label.min() >= 0 and abs(label.sum() - 1) < 1e-3)
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from devrun.blame import cause_of
 from devrun.config.origin import config_error, describe, hint_for
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
+from devrun.files import user_path
 from devrun.trust import import_for_config, import_for_user
 
 _KEY = "custom_imports"
@@ -71,25 +72,32 @@ def import_custom(
 def import_named(names: Iterable[str], file: str | Path) -> None:
     """Import the modules that the user named (`--import`), beside the config too.
 
+    `models/mine.py` is the module `mine` in the folder `models`.
+
     Raises:
         ConfigError: no module name, or one that cannot be imported.
     """
-    for name in names:
+    for given in names:
+        name, folders = given, search_folders(file)
+        if given.endswith(".py"):
+            path = user_path(given)
+            name, folders = path.stem, (str(path.parent),)
         if not _is_module(name):
             raise ConfigError(
-                f"--import takes a module name such as mypackage.models, not {name!r}"
+                "--import takes a module such as mypackage.models, or a file such as "
+                f"models.py, not {given!r}"
             )
         try:
-            import_for_user(name, search_folders(file))
+            import_for_user(name, folders)
         except Exception as error:
             cause = cause_of(error)
             raise ConfigError(
-                f"--import {name} failed: {cause}; it is looked up in the current "
-                f"folder, in that of {file}, and on PYTHONPATH"
+                f"--import {given} failed: {cause}; it is looked up in "
+                f"{' and '.join(folders)}, and on PYTHONPATH"
             ) from error
 
 
-def search_folders(file: str | Path) -> tuple[str, str]:
+def search_folders(file: str | Path) -> tuple[str, ...]:
     """Where modules of the user are looked up: here, and beside the config `file`."""
     return os.getcwd(), os.path.dirname(os.path.abspath(file))
 

@@ -15,6 +15,7 @@ on_exception(exception)             whenever one leaves the loop
 from __future__ import annotations
 
 import enum
+import inspect
 from typing import Any, ClassVar
 
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
@@ -100,6 +101,11 @@ class Hook:
     """Capabilities the device must have; checked when the hook is registered."""
     priority: Any = Priority.NORMAL
     stages: ClassVar[tuple[str, ...]] = STAGES
+
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        held = [f"{n}={vars(self)[n]!r}" for n in names if n in vars(self)]
+        return f"{type(self).__name__}({', '.join(held)})"
 
     def before_run(self, runner: Run) -> None:
         """Once, when the model is on the device and before the first batch."""

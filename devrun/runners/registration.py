@@ -124,7 +124,7 @@ def register_custom_hooks(
 
 def register_training_hooks(
     self: WholeRun,
-    lr_config: HookConfig,
+    lr_config: HookConfig = None,
     optimizer_config: HookConfig = None,
     checkpoint_config: HookConfig = None,
     log_config: Mapping[str, Any] | None = None,

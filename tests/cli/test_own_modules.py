@@ -73,6 +73,15 @@ def test_a_named_module_beside_the_config_is_imported(beside, train):
     assert Path("noted").read_text() == "8"
 
 
+def test_a_file_is_imported_by_its_path(beside, train, tmp_path):
+    parts = tmp_path / "deeper"
+    parts.mkdir()
+    (parts / "by_path.py").write_text("raise ImportError('it was found')")
+    error = train(beside(), "--import", str(parts / "by_path.py"), "--dry-run")
+    assert error[0] == 2
+    assert "by_path.py failed" in error[2] and "it was found" in error[2]
+
+
 def test_or_one_in_the_current_folder(beside, project, train):
     for name in ("dr_own.py", "dr_helper.py"):
         (project / name).rename(name)

@@ -205,3 +205,40 @@ def test_rows_of_any_shape_are_written_and_nan_is_kept(tmp_path):
     assert write_predictions("p.jsonl", {"": rows}) == {"p.jsonl": 2}
     last = json.loads(Path("p.jsonl").read_text().splitlines()[-1])
     assert last == {"index": 1, "prediction": ["NaN"]}
+
+
+OWN_SETS = """
+import torch
+from torch.utils.data import Dataset
+from devrun.registry import DATASETS, MODELS
+
+
+@DATASETS.register_module()
+class TwoNumbers(Dataset):
+    def __init__(self):
+        self.files = [f"images/{i}.png" for i in range(8)]
+
+    def __len__(self): return 8
+
+    def __getitem__(self, index):
+        # the targets of the first sum up to 1, as shares of classes would
+        return torch.full((16,), float(index)), torch.tensor([1.0, float(index)])
+"""
+
+
+def test_a_regression_has_no_scores_and_rows_name_their_files(
+    config, train, tmp_path, capsys
+):
+    (tmp_path / "two_numbers.py").write_text(OWN_SETS)
+    data = {"samples_per_gpu": 4, "train": {"type": "TwoNumbers"}}
+    model = {"type": "MLP", "in_features": 16, "hidden": [], "num_classes": 2}
+    changes = {"loss": {"type": "MSELoss"}, "evaluation": None, "model": model}
+    path = config(data={**data, "val": data["train"]}, **changes)
+    own = ("--import", "two_numbers.py")
+    assert train(path, *own, "--work-dir", "out", "--no-validate")[0] == 0
+    words = (path, "out", *WORDS, *own, "--predictions", "found.csv")
+    assert main(["test", *words]) == 0
+    with open("found.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "file", "prediction", "label"]
+    assert rows[3]["file"] == "images/3.png"

@@ -93,3 +93,7 @@ def test_durations(given: object, seconds: float | None) -> None:
 def test_a_time_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_time must be seconds, or such as 2h"):
         MaxTimeHook("soon")
+
+
+def test_a_hook_shows_its_arguments() -> None:
+    assert repr(MaxTimeHook("2h")) == "MaxTimeHook(max_time='2h')"

@@ -292,3 +292,10 @@ def test_runners_are_built_from_a_config_that_stays_as_it_was():
 def test_the_old_name_warns():
     with pytest.warns(DeprecationWarning, match="EpochBasedRunner"):
         Runner(net(), loss=loss, max_epochs=1, device="cpu")
+
+
+def test_the_usual_hooks_need_no_policy():
+    run = runner(limit=1)
+    run.register_training_hooks()
+    run.run([plain_loader(2)])
+    assert run.iter == 2
