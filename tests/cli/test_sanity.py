@@ -15,14 +15,14 @@ from devrun.registry import DATASETS, METRICS
 
 
 @METRICS.register_module()
-class Broken:
+class BrokenInSanity:
     def reset(self): pass
     def update(self, outputs, targets): pass
     def compute(self): return 1 / 0
 
 
 @DATASETS.register_module()
-class Noisy(Dataset):
+class NoiseOfSanity(Dataset):
     read = []
 
     def __init__(self, length): self.length = length
@@ -42,7 +42,7 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_wrong_metric_costs_no_epoch(config, train, own):
-    path = config(evaluation={"metric": {"type": "Broken"}})
+    path = config(evaluation={"metric": {"type": "BrokenInSanity"}})
     result = train(path, *own, "--work-dir", "out")
     assert "ZeroDivisionError" in one_error(result, 1)
     assert "tried before training (--no-sanity does not)" in result[2]
@@ -59,7 +59,7 @@ def test_so_does_a_wrong_score(config, train):
 
 
 def test_it_is_left_out_on_demand_and_after_a_resume(config, train, own):
-    path = config(evaluation={"metric": {"type": "Broken"}, "interval": 9})
+    path = config(evaluation={"metric": {"type": "BrokenInSanity"}, "interval": 9})
     out = ("--work-dir", "out", *own)
     assert train(path, *out, "--no-sanity")[0] == 0
     assert (
@@ -76,8 +76,8 @@ def test_it_changes_no_bit_of_the_run(config, train, own, workers):
     data = {
         "samples_per_gpu": 8,
         "workers_per_gpu": workers,
-        "train": {"type": "Noisy", "length": 32},
-        "val": {"type": "Noisy", "length": 40},
+        "train": {"type": "NoiseOfSanity", "length": 32},
+        "val": {"type": "NoiseOfSanity", "length": 40},
     }
     model = {
         "type": "MLP",
