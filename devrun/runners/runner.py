@@ -290,9 +290,12 @@ class BaseRunner(ABC):
             stack.enter_context(self.session.evaluating())
             yield
 
-    def keeping_random_state(self) -> contextlib.AbstractContextManager[None]:
-        """What is drawn inside leaves the random streams as they were."""
-        return self.session.keeping_random_state()
+    @contextlib.contextmanager
+    def trying_out(self) -> Iterator[None]:
+        """Evaluation mode that no hook takes part in; random streams stay as before."""
+        self.prepare()
+        with self.session.keeping_random_state(), self.session.evaluating():
+            yield
 
     def close(self) -> None:
         """Release the device; safe twice."""

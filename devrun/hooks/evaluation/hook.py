@@ -194,7 +194,7 @@ class EvalHook(Hook):
         if own or self.test_fn is not None:
             return
         began = perf_counter()
-        with runner.keeping_random_state(), runner.evaluating():
+        with runner.trying_out():
             for name in self._each_set():
                 loader = runner.prepare_eval_loader(self.dataloader)
                 if loader.in_step is not None:
