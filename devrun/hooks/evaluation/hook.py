@@ -188,10 +188,11 @@ class EvalHook(Hook):
 
         Nothing is kept or logged, and the random streams are as before. What would
         have to see all samples is left out: `test_fn`, a data set's `evaluate`, a
-        subclass's own evaluation, and ranks that step together.
+        subclass's own evaluation, hooks that take part in one, and ranks that step
+        together.
         """
         own = type(self)._do_evaluate is not EvalHook._do_evaluate
-        if own or self.test_fn is not None:
+        if own or self.test_fn is not None or runner.eval_contexts:
             return
         began = perf_counter()
         with runner.trying_out():
