@@ -56,7 +56,7 @@ NEWER_TESTS = {
     "2.3": ("test_auto_fp16_converts", "test_left_out.py", "has_the_losses_of_the_cpu"),
     "2.4": (
         "test_fast.py", "what_fast_switches", "[rms norm]",
-        "test_a_compiled_model_learns",
+        "test_a_compiled_model_learns", "test_a_plugin_device_brings_its_own_probe",
     ),
     "2.6": ("[Adafactor]",),
     "2.9": ("test_museum.py", "test_torch_private.py", "that_it_inherits"),

@@ -77,7 +77,7 @@ def test_own_modules_are_listed_and_explained(devrun, tmp_path, monkeypatch):
         ("checkpoint_config", "keys: .*max_keep_ckpts.*devrun explain CheckpointHook"),
         ("MLP", r"models: MLP, of devrun.*in_features: int"),
         ("Step", r"policies: Step.*each milestone"),
-        ("torch.nn.Linear", r"models: torch.nn.Linear.*affine"),
+        ("torch.nn.Linear", r"models: torch.nn.Linear.*in_features"),
     ],
 )
 def test_a_key_and_a_type_are_explained(devrun, word, lines):

@@ -19,7 +19,7 @@ NEEDS.update(images="PIL", lightning="lightning", text="torch")
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """The modules of a project are not there for the next."""
+    """Modules of these names are not there, of another test or for the next."""
     from devrun import registry
 
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -27,6 +27,8 @@ def forgotten(monkeypatch):
         if isinstance(known, registry.Registry):
             known.get("none of them")
             monkeypatch.setattr(known, "module_dict", dict(known.module_dict))
+    for name in ("my_data", "my_model"):
+        sys.modules.pop(name, None)
     yield
     for name in ("my_data", "my_model"):
         sys.modules.pop(name, None)
