@@ -10,9 +10,6 @@ from devrun.cli.parser import LineParser
 from devrun.config.described import all_keys
 from devrun.config.shipped import shipped_configs
 
-VARIABLE = "_ARGCOMPLETE"
-"""Set by the shell that asks."""
-
 
 def complete(commands: dict[str, str]) -> None:
     """Print what fits the words so far, and end the process."""

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import devrun
-from devrun.cli.completion import VARIABLE, complete
 from devrun.cli.console import complain, say
 from devrun.cli.exits import STATUSES, Session, guarded
 from devrun.cli.parser import LineParser
@@ -41,7 +40,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
 
     Errors are one line on stderr, see `devrun.cli.exits` for their statuses.
     """
-    if VARIABLE in os.environ:
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what fits
+        from devrun.cli.completion import complete
+
         complete(COMMANDS)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:

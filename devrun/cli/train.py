@@ -32,7 +32,6 @@ from devrun.cli.several import (
 )
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
-from devrun.cli.sweep import sweep
 from devrun.cli.workdir import (
     check_checkpoint,
     choose_work_dir,
@@ -72,6 +71,8 @@ class Plan:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
     if args.sweep:
+        from devrun.cli.sweep import sweep
+
         return sweep(args, session.argv)
     join_launcher()
     go_on(args)
