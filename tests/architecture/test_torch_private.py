@@ -14,7 +14,7 @@ import torch
 HOMES = {
     "devrun/emulators/poptorch/_torch_private.py": """
         _C _base _buffers _parameters _python_dispatch _pytree _subclasses
-        _dispatch_get_all_op_names _dispatch_has_kernel_for_dispatch_key
+        _dispatch_has_kernel_for_dispatch_key
         _validate_args _version _scaled_dot_product_flash_attention_for_cpu
     """,
     "devrun/emulators/habana_frameworks/_emulation/torch_private.py": """

@@ -41,7 +41,7 @@ _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 CPU_ATTENTION = tuple(
     getattr(torch.ops.aten, name).default
     for name in (_NAME, f"{_NAME}_backward")
-    if f"aten::{name}" in torch._C._dispatch_get_all_op_names()
+    if hasattr(torch.ops.aten, name)
 )
 """The host's kernels for `scaled_dot_product_attention`, forward and backward, where
 this torch has them: 2.0 makes it of products. (2.1)"""
