@@ -63,7 +63,9 @@ def positive(text: str) -> int:
 def limit(text: str) -> float:
     """A number of 1 or more, or a fraction such as 0.1, as a flag's `type`."""
     fraction = re.fullmatch(r"0?\.\d{1,9}", text)
-    return float(text) if fraction and float(text) else positive(text)
+    if fraction and float(text):
+        return float(text)
+    return at_least(1, text, hint=", nor a fraction such as 0.1")
 
 
 def at_least(least: int, text: str, digits: int | None = None, hint: str = "") -> int:
