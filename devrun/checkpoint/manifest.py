@@ -152,6 +152,8 @@ class Manifest:
             for key, kind in _KINDS.items():
                 if type(record[key]) not in kind:
                     raise TypeError(f"field {key!r}")
+            if not 0 <= record["step"] < 1 << 63:
+                raise ValueError("field 'step'")
             return cls(
                 step=record["step"],
                 files=tuple(map(_entry, record["files"])),
