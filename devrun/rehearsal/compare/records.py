@@ -223,9 +223,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """
     place = Path(path).resolve()
     try:
-        with fileops.directory(place.parent) as folder:
-            data = fileops.read_file(place.name, folder, limit=LARGEST)
-        tensors = tensorfile.read(data)
+        tensors = tensorfile.read(fileops.read_file(place, limit=LARGEST))
         return _recording(parse_json(bytes(tensors["about"].numpy())), tensors)
     except OSError as error:
         reason = error.strerror or str(error)
