@@ -49,7 +49,11 @@ def test_what_is_left_open_fits_the_processes(section, world, kind, sizes):
 @pytest.mark.parametrize(
     ("section", "world", "words"),
     [
-        ({"mesh": {"pipeline": 2}}, 2, "parallel.mesh.pipeline: unknown key; known: replicate"),
+        (
+            {"mesh": {"pipeline": 2}},
+            2,
+            "parallel.mesh.pipeline: unknown key; known: replicate",
+        ),
         ({"mesh": {"tensor": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"replicate": 2, "shard": 4}}, 4, "for 8 processes, there are 4"),
         ({"type": "fdsp"}, 2, "type must be one of ddp, fsdp, none, got 'fdsp'"),
