@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint import fileops, strict_json
+from devrun.checkpoint import fileops
 from devrun.checkpoint.manifest import Manifest
 from devrun.checkpoint.names import (
     MANIFEST,
@@ -30,7 +30,7 @@ from devrun.checkpoint.reader import (
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.checkpoint.tensorfile import Like
 from devrun.errors import CheckpointError
-from devrun.files import user_path
+from devrun.files import parse_json, user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
@@ -160,7 +160,7 @@ def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:
     try:
         with fileops.directory(Path(root)) as fd:
             data = fileops.read_file(f"{check_part(pointer)}.json", fd, limit=1 << 16)
-        name = strict_json.loads(data)["checkpoint"]
+        name = parse_json(data)["checkpoint"]
     except (OSError, ValueError, TypeError, KeyError):
         return None  # advisory: whoever needs a checkpoint looks for it
     return name if isinstance(name, str) and is_name(name) else None

@@ -26,7 +26,7 @@ from typing import Any, Dict, Union
 
 from torch import Tensor
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
@@ -37,6 +37,7 @@ from devrun.checkpoint.storage import (
     write_file,
 )
 from devrun.errors import CheckpointError, StorageError
+from devrun.files import json_line
 
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -76,7 +77,7 @@ class Snapshot:
                 raise CheckpointError(f"part {part!r} must be a dict, got {kind}")
             if encoded.tensors:
                 files[f"{part}.safetensors"] = encoded.tensors
-            files[f"{part}.json"] = strict_json.dumps(encoded.tree)
+            files[f"{part}.json"] = json_line(encoded.tree)
         if not files:
             raise CheckpointError("a checkpoint needs at least one part")
         return cls(files, manifest)
@@ -170,7 +171,7 @@ def write_pointer(
     Raises:
         StorageError: the disk refused; the pointer is as it was.
     """
-    data = strict_json.dumps({"checkpoint": check_name(name), "step": step})
+    data = json_line({"checkpoint": check_name(name), "step": step})
     target = f"{check_part(pointer)}.json"
     explained = storage_errors(f"cannot write {str(Path(root) / target)!r}")
     with explained, fileops.directory(Path(root)) as parent:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import decode_tree
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info
 from devrun.errors import CheckpointError, nearest
-from devrun.files import checkpoints_near
+from devrun.files import checkpoints_near, parse_json
 from devrun.place import Place
 from devrun.ranks import together
 
@@ -154,7 +154,7 @@ def _read(
 
 def _decode(part: str, data: dict[str, Any]) -> Any:
     try:
-        tree = strict_json.loads(data[f"{part}.json"])
+        tree = parse_json(data[f"{part}.json"])
         tensors = data.pop(f"{part}.safetensors", {})
     except KeyError as error:
         raise CheckpointError(f"part {part!r} has no {error.args[0]}") from error
