@@ -39,7 +39,7 @@ from devrun.python38 import is_standard
 
 MODULES = (
     "devrun.data", "devrun.hooks", "devrun.metrics", "devrun.models", "devrun.optim",
-    "devrun.devices.hpu.probes.report", "devrun.runners", "peft", "timm.data",
+    "devrun.runners", "peft", "timm.data",
     "timm.layers", "timm.loss", "timm.models", "timm.optim", "timm.scheduler",
     "torch.nn.modules", "torch.optim", "torch.utils.data.dataset",
     "torch.utils.data.distributed", "torch.utils.data.sampler", "torchmetrics",
