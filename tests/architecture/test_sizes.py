@@ -75,6 +75,9 @@ FLAGS = {
     "config": """
         --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
     """,
+    "schema": """
+        --help -h
+    """,
     "convert": """
         --cfg-options --help --out --trust-config -h -o
     """,
