@@ -13,11 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import (
-    counted,
-    find_key_map,
-    is_dense,
-)
+from devrun.checkpoint.keymap import counted, find_key_map, is_dense
 from devrun.errors import CheckpointError
 from devrun.text import joined
 

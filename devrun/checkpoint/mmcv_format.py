@@ -25,10 +25,7 @@ from devrun.checkpoint.pickled import (
     write_safetensors,
 )
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
-from devrun.checkpoint.state import (
-    named_optimizer_state,
-    positional_optimizer_state,
-)
+from devrun.checkpoint.state import named_optimizer_state, positional_optimizer_state
 from devrun.errors import CheckpointError
 
 EMA_STATE = "EMAHook"
