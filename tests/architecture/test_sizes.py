@@ -73,13 +73,11 @@ FLAGS = {
         --allow-factory --help --import --mmcv --trust-config -h
     """,
     "config": """
-        --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
+        --allow-factory --cfg-options --help --import --mmcv --out --plain
+        --trust-config -h -o
     """,
     "schema": """
         --help -h
-    """,
-    "convert": """
-        --cfg-options --help --out --trust-config -h -o
     """,
     "launch": """
         --help --max-restarts --nodes --num-devices --print -h
