@@ -255,7 +255,9 @@ KEYS: dict[str, str | Section] = {
     "log_config": Section({"interval": "count", "hooks": "list"}),
     "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
     "custom_hooks": "list?",
-    "custom_imports": "dict?",
+    "custom_imports": Section(
+        {"imports": "text|list?", "allow_failed_imports": "flag"}
+    ),
     "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
@@ -397,6 +399,11 @@ def check_config(cfg: Any) -> None:
     for key in _NO_NAN:
         check_finite(tree.get(key), (key,), infinite=True)
     _refuse_masked(tree, ())
+
+
+def check_key(tree: Any, key: str) -> None:
+    """Refuse a value of the top-level `key` that is not of its kind."""
+    _check(tree, key, tree[key], KEYS[key], (key,))
 
 
 def unused(cfg: Any) -> list[str]:
