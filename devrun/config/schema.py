@@ -403,7 +403,7 @@ def check_config(cfg: Any) -> None:
 
 def check_key(tree: Any, key: str) -> None:
     """Refuse a value of the top-level `key` that is not of its kind."""
-    _check(tree, key, tree[key], KEYS[key], (key,))
+    check_value(tree, key, tree[key], KEYS[key], (key,))
 
 
 def unused(cfg: Any) -> list[str]:

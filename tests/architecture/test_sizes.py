@@ -26,9 +26,9 @@ FLAGS = {
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
         --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
-        --local-rank --local_rank --max-restarts --mmcv --nnodes --no-progress
+        --local-rank --local_rank --max-restarts --mmcv --no-progress
         --no-sanity --no-validate --num-devices --overfit --overwrite --performance
-        --rdzv-endpoint --resume-from --revise-keys --seed --summary --sweep
+        --resume-from --revise-keys --seed --summary --sweep
         --trust-config --work-dir -h
     """,
     "test": """
