@@ -139,7 +139,7 @@ def _train(
     from torch.autograd import set_detect_anomaly
 
     from devrun.hooks.simple import OUT_OF_TIME
-    from devrun.log.env import brief, env_text
+    from devrun.log.env import brief
     from devrun.models.layers import layers_of
 
     session.cleanup.enter_context(set_detect_anomaly(args.detect_anomaly))
@@ -152,7 +152,6 @@ def _train(
             world_size=runner.world_size,
         )
         logger.info("environment: %s, seed %d", brief(), runner.seed)
-        logger.debug("Environment:\n%s\n%s", env_text(), record.text())
         if args.summary and plan.main:
             say(layers_of(runner.model))
         signals.attach(runner)

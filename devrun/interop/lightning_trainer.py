@@ -134,25 +134,6 @@ class Trainer:
         return -(-share // run.policy.accumulate)
 
 
-class Unknown:
-    """A number that a captured graph would keep as it is: it cannot be used."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self, *args: Any) -> NoReturn:
-        raise UnsupportedFeatureError(
-            f"the step uses {self._name}, but this device runs it as a compiled graph, "
-            "in which the number would stay what it is now: leave it out"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __mod__ = __rmod__ = __floordiv__ = __truediv__ = __rtruediv__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __bool__ = __index__ = __int__ = __float__ = __hash__ = _refuse
-    __str__ = __repr__ = __format__ = _refuse
-
-
 class ModelLog:
     """Takes what the model logs, for whoever called the model."""
 
