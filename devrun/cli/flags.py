@@ -20,6 +20,9 @@ from devrun.launchers import LAUNCHERS
 from devrun.network import downloads_allowed
 from devrun.trust import granted
 
+_OF_REPLICAS = "ipu"
+"""The device that `--ipu-replicas` means."""
+
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `devrun train`, in the groups that its help shows."""
@@ -232,12 +235,12 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     )
     asked, replicas = args.device, args.ipu_replicas
     if replicas is not None:
-        if asked not in (None, "ipu"):
+        if asked not in (None, _OF_REPLICAS):
             raise ConfigError(
                 f"--device {asked} and --ipu-replicas {replicas} clash: the second "
-                "means --device ipu; give one of them"
+                f"means --device {_OF_REPLICAS}; give one of them"
             )
-        asked = "ipu"
+        asked = _OF_REPLICAS
     if asked is not None:
         same = _type(asked) == _type(str(given.get("type", asked)))
         given = {**(given if same else {}), "type": asked}
