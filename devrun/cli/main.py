@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -37,6 +38,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "devrun") -> int:
 
     Errors are one line on stderr, see `devrun.cli.exits` for their statuses.
     """
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what fits
+        from devrun.cli.completion import complete
+
+        complete(COMMANDS)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         _top_level(prog, words)

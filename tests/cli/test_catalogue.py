@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -136,3 +138,33 @@ def test_shipped_configs_are_those_of_the_folder():
     names = shipped_configs()
     assert "digits/resnet8_digits.yaml" in names
     assert not [name for name in names if "_base_" in name]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("devrun ex", {"explain", "export"}),
+        ("devrun train digits/", {"digits/resnet8_digits.yaml"}),
+        ("devrun train x.yaml --no-v", {"--no-validate"}),
+        (
+            "devrun train x.yaml --cfg-options checkpoint_config.int",
+            {"checkpoint_config.interval="},
+        ),
+        ("devrun explain EarlySto", {"EarlyStoppingHook"}),
+    ],
+)
+def test_tab_completes_commands_flags_keys_and_configs(line, expected, tmp_path):
+    pytest.importorskip("argcomplete", reason="the extra completion is not installed")
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
+    answer = tmp_path / "answer"
+    subprocess.run(
+        [sys.executable, "-m", "devrun"],
+        env={
+            **os.environ,
+            **asked,
+            "_ARGCOMPLETE_IFS": "\n",
+            "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        },
+        check=True,
+    )
+    assert {word.strip() for word in answer.read_text().splitlines()} == expected
