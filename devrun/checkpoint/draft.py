@@ -30,11 +30,7 @@ from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
-from devrun.checkpoint.storage import (
-    clear_directory,
-    make_durable,
-    write_file,
-)
+from devrun.checkpoint.storage import clear_directory, make_durable, write_file
 from devrun.errors import CheckpointError, StorageError
 from devrun.files import disk_errors, json_line
 

@@ -6,20 +6,16 @@ import logging
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import (
-    counted,
-    find_key_map,
-    is_dense,
-)
+from devrun.checkpoint.keymap import counted, find_key_map, is_dense
 from devrun.errors import CheckpointError
-from devrun.text import joined
+from devrun.text import joined, listed
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
@@ -78,7 +74,11 @@ def load_state_dict(
 
 
 def _told(*found: tuple[str, list[str]]) -> list[str]:
-    return [f"{len(names)} {what}: {_listed(names)}" for what, names in found if names]
+    return [
+        f"{len(names)} {what}: {listed(names, _SHOWN)}"
+        for what, names in found
+        if names
+    ]
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:
@@ -181,12 +181,3 @@ def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
             scaled = grid.flatten(2).transpose(1, 2).to(theirs.dtype)
             return torch.cat((kept, scaled), dim=1)
     return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    """At most a few names, on one line whatever is in them."""
-    shown = [
-        name if name.isprintable() else repr(name) for name in map(str, names[:_SHOWN])
-    ]
-    more = len(names) - _SHOWN
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -27,6 +27,7 @@ COMMANDS = {
     "list": "name what there is: models, hooks, keys, shipped configs",
     "explain": "say what a key or a type is",
     "config": "print a config as it is used, and where each value is from",
+    "schema": "print the JSON schema of configs, for editors",
     "launch": "print a job file for a training",
     "emulate": "run a program on the SDKs' emulators",
 }

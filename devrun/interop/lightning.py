@@ -24,12 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from devrun.config.numbers import whole_number
 from devrun.devices.capture import captured
 from devrun.dist import weighted_means
-from devrun.errors import (
-    ConfigError,
-    ConfigTypeError,
-    UnsupportedFeatureError,
-    nearest,
-)
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.hooks.base import Hook
 from devrun.hooks.schedules.torch_scheduler import (
     PlateauSchedulerHook,

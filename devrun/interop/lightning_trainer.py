@@ -11,12 +11,7 @@ from torch import Tensor
 
 from devrun.devices.capture import captured
 from devrun.dist import local_rank, weighted_means
-from devrun.errors import (
-    ConfigError,
-    ConfigTypeError,
-    UnsupportedFeatureError,
-    nearest,
-)
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.run import Run
 from devrun.step import Capability
 

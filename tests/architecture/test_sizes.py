@@ -76,6 +76,9 @@ FLAGS = {
         --allow-factory --cfg-options --help --import --mmcv --out --plain
         --trust-config -h -o
     """,
+    "schema": """
+        --help -h
+    """,
     "launch": """
         --help --max-restarts --nodes --num-devices --print -h
     """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -168,3 +169,7 @@ def test_tab_completes_commands_flags_keys_and_configs(line, expected, tmp_path)
         check=True,
     )
     assert {word.strip() for word in answer.read_text().splitlines()} == expected
+
+
+def test_the_schema_is_json(devrun):
+    assert json.loads(devrun("schema")[1])["properties"]["seed"]["description"]

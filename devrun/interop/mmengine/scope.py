@@ -15,11 +15,7 @@ from typing import Any
 from devrun.construct import Buildable, check_call, where
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError
-from devrun.interop.mmengine.hooks import (
-    EngineHook,
-    ParamSchedulerHook,
-    PreciseBNHook,
-)
+from devrun.interop.mmengine.hooks import EngineHook, ParamSchedulerHook, PreciseBNHook
 from devrun.interop.mmengine.step import Stacked
 from devrun.interop.packages import (
     SCOPES,
