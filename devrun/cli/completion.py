@@ -23,6 +23,7 @@ def complete(commands: dict[str, str]) -> None:
         "config": configs,
         "configs": configs,
         "cfg_options": lambda **how: [f"{key}=" for key, _ in all_keys()],
+        "sweep": lambda **how: [f"{key}=" for key, _ in all_keys()],
         "word": lambda **how: _names(),
         "words": lambda **how: _names(),
     }

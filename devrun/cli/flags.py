@@ -29,6 +29,7 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add_device_flags(parser.add_argument_group("device"))
     add_launch_flags(parser.add_argument_group("several processes"))
+    _sweep_flags(parser.add_argument_group("several runs"))
     _state_flags(parser.add_argument_group("what is kept and continued"))
     _run_flags(parser.add_argument_group("run"))
 
@@ -50,6 +51,14 @@ def add_device_flags(group: argparse._ActionsContainer) -> None:
     add("--launcher", choices=LAUNCHERS, help="who started the processes (none)")
     rank = ("--local_rank", "--local-rank")
     add(*rank, type=index, metavar="N", help="set by older launchers")
+
+
+def _sweep_flags(group: argparse._ActionsContainer) -> None:
+    form: dict[str, Any] = {"nargs": "+", "metavar": "KEY=V1,V2"}
+    each = "a run for each combination of these values"
+    group.add_argument("--sweep", action=DictAction, **form, help=each)
+    add = group.add_argument
+    add("--jobs", type=positive, default=1, metavar="N", help="so many at a time (1)")
 
 
 def _state_flags(group: argparse._ActionsContainer) -> None:

@@ -66,6 +66,10 @@ class Plan:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Train; the config is checked before anything slow is imported."""
+    if args.sweep:
+        from devrun.cli.sweep import sweep
+
+        return sweep(args, session.argv)
     join_launcher()
     go_on(args)
     launches = to_launch(args)

@@ -25,10 +25,10 @@ FLAGS = {
         --allow-changes --allow-download --allow-factory --allow-pickle --auto-resume
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
-        --import --ipu-replicas --launcher --limit-train --limit-val --load-from
+        --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
         --local-rank --local_rank --max-restarts --mmcv --no-progress
         --no-sanity --no-validate --num-devices --overfit --overwrite --performance
-        --resume-from --revise-keys --seed --summary
+        --resume-from --revise-keys --seed --summary --sweep
         --trust-config --work-dir -h
     """,
     "test": """

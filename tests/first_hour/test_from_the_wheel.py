@@ -60,10 +60,9 @@ def test_an_experimenter_sweeps_a_shipped_config_and_compares(devrun, tmp_path):
     assert "digits/resnet8_digits.yaml" in devrun("list", "configs")
     shown = devrun("config", "digits/resnet8_digits.yaml")
     assert f"{os.sep}configs{os.sep}digits{os.sep}resnet8_digits.yaml:" in shown
-    quick = ("--limit-train", "4", "--cfg-options", "runner.max_epochs=1")
-    for lr in (0.1, 0.01):
-        words = (*quick, f"optimizer.lr={lr}", "--work-dir", f"sweep/lr={lr}")
-        devrun("train", "digits/resnet8_digits.yaml", *words)
+    quick = ("--cfg-options", "runner.max_epochs=1", "--limit-train", "4")
+    words = ("--sweep", "optimizer.lr=0.1,0.01", "--work-dir", "sweep")
+    devrun("train", "digits/resnet8_digits.yaml", *words, *quick)
     table = devrun(
         *("report", "sweep/lr=0.1", "sweep/lr=0.01", "--table"),
         *("--sort", "accuracy", "--keys", "optimizer.lr"),
