@@ -94,7 +94,7 @@ def _batch(training: Training, mode: FakeTensorMode) -> Any:
     loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
     batch = next(iter(loader))
     with mode:
-        return resized(batch, batch_size_of(batch), fake=True)
+        return resized(batch, batch_size_of(batch))
 
 
 def _sums(
