@@ -13,6 +13,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,14 +56,14 @@ class FileEntry:
         own = ending in ("json", "safetensors") and is_part(name)
         return name if own and not is_of_pieces(self.name) else None
 
-    def read(self, read: Callable[..., Any], fd: int) -> Any:
-        """What `read` gives for it in the directory `fd`.
+    def read(self, read: Callable[[Path, int], Any], folder: Path) -> Any:
+        """What `read` gives for it in `folder`.
 
         Raises:
             CheckpointError: it cannot be read, or has another size.
         """
         try:
-            return read(self.name, fd, self.size)
+            return read(folder / self.name, self.size)
         except OSError as error:
             reason = error.strerror or str(error)
             raise CheckpointError(f"{self.name} cannot be read: {reason}") from error
@@ -151,6 +152,8 @@ class Manifest:
             for key, kind in _KINDS.items():
                 if type(record[key]) not in kind:
                     raise TypeError(f"field {key!r}")
+            if not 0 <= record["step"] < 1 << 63:
+                raise ValueError("field 'step'")
             return cls(
                 step=record["step"],
                 files=tuple(map(_entry, record["files"])),

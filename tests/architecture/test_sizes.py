@@ -60,7 +60,7 @@ FLAGS = {
         --bench --device --help --import --json -h
     """,
     "export": """
-        --allow-factory --format --help --import --mmcv --output --overwrite
+        --allow-factory --format --help --import --mmcv --opset --output --overwrite
         --trust-config --weights -h
     """,
     "new": """
