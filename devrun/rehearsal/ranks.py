@@ -76,7 +76,7 @@ def rehearse_ranks(
             for rank in ranks:
                 try:
                     sums = partial(_sums, rank, training, batch, mode)
-                    found.append(aside(request, sums, seconds))
+                    found.append(aside(sums, seconds))
                 except RuntimeError as error:
                     found.append({REFUSED: f"the simulation ended: {error}"})
         policy = training.runner.session.policy

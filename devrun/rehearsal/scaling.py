@@ -92,7 +92,7 @@ def scaling(
     if not 1 <= devices <= MOST:
         raise ConfigError(f"--devices must be 1 to {MOST}, got {devices}")
     ranks = _ranks(devices)
-    request = Request(cfg, grants, "cpu", "cpu", seen_from_cpu=True)
+    request = Request(cfg, grants, "cpu", "cpu")
     (notes,) = side_by_side([request], timeout, partial(in_child, ranks))
     if notes.refused is not None:
         raise refusal_of(notes.refused)

@@ -97,7 +97,7 @@ class Memory(Probe):
                 training, self.batch, samples, accumulate, recompute=recompute
             )
 
-        found: Use = aside(self.request, work)
+        found: Use = aside(work)
         return found
 
     def _finding(
