@@ -299,6 +299,7 @@ class EagerAdapter(DeviceAdapter):
             handle.remove()
         self._handles = []
         self.update, self._undecided = UpdateRule(), False
+        self._evaluated = (None, "val")
         vars(self).pop("mesh", None)
         self._determinism.undo()
         if self._joined:
