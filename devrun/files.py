@@ -74,6 +74,12 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def json_line(value: Any) -> bytes:
+    """`value` as JSON on one line, keys in the order they have."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
 def own_folder(work_dir: str | os.PathLike[str], name: str) -> Path:
     """The folder `name` of a run in its work_dir, which may not be there yet.
 

@@ -75,18 +75,6 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     return found
 
 
-def averaging(average: Callable[[Any, Any, Any], None]) -> dict[str, Any]:
-    """The argument of `AveragedModel` for what averages a list of tensors in place."""
-    if not lacks("2.1"):
-        return {"multi_avg_fn": average}
-
-    def one(averaged: Any, new: Any, count: Any) -> Any:
-        average([averaged], [new], count)
-        return averaged
-
-    return {"avg_fn": one}
-
-
 def mark_stepped(optimizer: Any) -> None:
     """Let a scheduler believe that the optimizer has stepped."""
     vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it

@@ -19,11 +19,10 @@ What such a class does with its arguments is its package's; see docs/threat-mode
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -40,7 +39,7 @@ from devrun.python38 import is_standard
 
 MODULES = (
     "devrun.data", "devrun.hooks", "devrun.metrics", "devrun.models", "devrun.optim",
-    "devrun.devices.hpu.probes.report", "devrun.runners", "peft", "timm.data",
+    "devrun.runners", "peft", "timm.data",
     "timm.layers", "timm.loss", "timm.models", "timm.optim", "timm.scheduler",
     "torch.nn.modules", "torch.optim", "torch.utils.data.dataset",
     "torch.utils.data.distributed", "torch.utils.data.sampler", "torchmetrics",
@@ -354,7 +353,9 @@ def import_for_config(name: str) -> ModuleType:
     """
     top, *rest = name.split(".")
     if is_standard(top):
-        raise _standard(name)
+        raise ConfigError(
+            f"{name!r} is in the standard library, which is not for a config"
+        )
     if any(part.startswith("__") for part in (top, *rest)):
         raise ConfigError(f"{name!r} is not for a config: a part begins with '__'")
     if name.startswith(_FOR_PROGRAMS):
@@ -362,9 +363,17 @@ def import_for_config(name: str) -> ModuleType:
             f"{name!r} changes what is imported, which a config cannot ask for: give "
             "the flag --mmcv"
         )
-    if name not in sys.modules:
-        _check_place(name, top)
-    return importlib.import_module(name)
+    closed = _closed()
+    try:
+        with _without(closed):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != top or PathFinder.find_spec(top, [*closed]) is None:
+            raise
+    raise ConfigError(
+        f"{name!r} is in {' or '.join(closed)}, from which a config cannot import: "
+        f"name it with --import {name}, or put that folder on PYTHONPATH"
+    )
 
 
 def import_for_user(name: str, folders: Iterable[str | Path]) -> ModuleType:
@@ -394,39 +403,15 @@ def is_installed(module: ModuleType) -> bool:
     )
 
 
-def _standard(name: str) -> ConfigError:
-    return ConfigError(
-        f"{name!r} is in the standard library, which is not for a config"
-    )
-
-
-def _check_place(name: str, top: str) -> None:
-    """Refuse a module that would be loaded from where it should not."""
-    loaded = sys.modules.get(top)
-    if loaded is not None:
-        places = [*getattr(loaded, "__path__", ())]
-        own = getattr(loaded, "__file__", None)  # where it was loaded from already
-        places = [place for place in places if own is None or not _holds(place, own)]
-    else:
-        spec = importlib.util.find_spec(top)
-        if spec is None:
-            return  # the import says so
-        places = [*(spec.submodule_search_locations or [spec.origin or ""])]
-    for folder in map(os.path.dirname, places):
-        if folder in _closed():
-            raise ConfigError(
-                f"{name!r} is in {folder}, from which a config cannot import: name it "
-                f"with --import {name}, or put that folder on PYTHONPATH"
-            )
-        if folder in _STANDARD:
-            raise _standard(name)
-
-
-_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-
-
-def _holds(folder: str, file: str) -> bool:
-    return os.path.dirname(os.path.abspath(file)) == os.path.abspath(folder)
+@contextmanager
+def _without(closed: set[str]) -> Iterator[None]:
+    """Within, nothing is found in these folders."""
+    kept = [folder for folder in sys.path if os.path.abspath(folder) in closed]
+    sys.path[:] = [folder for folder in sys.path if folder not in kept]
+    try:
+        yield
+    finally:
+        sys.path[:0] = kept
 
 
 def _closed() -> set[str]:

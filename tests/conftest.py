@@ -40,6 +40,7 @@ LONG = [
 
 NEWER_TORCH = {
     "2.9": ("hpu", "emulators/habana", "rehearsal", "parallel/test_gaudi.py"),
+    "2.6": ("export",),
     "2.5": ("parallel/test_strategies.py", "checkpoint/test_sharded*.py"),
 }
 """What is left out before a torch that it needs from its first import on."""

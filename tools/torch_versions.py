@@ -65,7 +65,7 @@ def environment(release: str, python: str) -> Path:
     kept = [line for line in lines if re.split("==", line)[0] not in changes]
     kept += [f"{name}=={number}" for name, number in changes.items() if number]
     pins.write_text("\n".join(kept) + "\n")
-    extras = EXTRAS + (",transformers" if "transformers" not in changes else "")
+    extras = EXTRAS + (",onnx,transformers" if "transformers" not in changes else "")
     install = [str(mine), "-m", "pip", "install", "--quiet", "--constraint", str(pins)]
     subprocess.run([*install, "setuptools"], check=True)
     own = ["--no-build-isolation", "--editable", f".[{extras}]", *TOOLS]

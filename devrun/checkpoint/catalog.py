@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint import fileops, strict_json
+from devrun.checkpoint import fileops
 from devrun.checkpoint.manifest import Manifest
 from devrun.checkpoint.names import (
     MANIFEST,
@@ -30,7 +30,7 @@ from devrun.checkpoint.reader import (
 from devrun.checkpoint.storage import clear_directory, storage_errors
 from devrun.checkpoint.tensorfile import Like
 from devrun.errors import CheckpointError
-from devrun.files import user_path
+from devrun.files import parse_json, user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
@@ -65,14 +65,14 @@ def list_checkpoints(root: str | os.PathLike[str]) -> list[CheckpointInfo]:
     if not root.exists():
         return []
     found = []
-    with storage_errors(f"cannot read {str(root)!r}"), fileops.directory(root) as fd:
-        for name in fileops.names(fd):
-            if not is_name(name) or fileops.file_type(name, fd) != "directory":
+    with storage_errors(f"cannot read {str(root)!r}"):
+        for name in os.listdir(root):
+            path = root / name
+            if not is_name(name) or fileops.file_type(path) != "directory":
                 continue
-            with fileops.subdirectory(name, fd) as inner:
-                has_manifest = fileops.file_type(MANIFEST, inner) is not None
+            has_manifest = fileops.file_type(path / MANIFEST) is not None
             if has_manifest or re.fullmatch(STEP_PATTERN, name):
-                found.append(_info(root / name))
+                found.append(_info(path))
     return sorted(found, key=_age)
 
 
@@ -158,9 +158,9 @@ def checkpoint_at(path: str | os.PathLike[str]) -> Path:
 def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:
     """Name of the checkpoint that `POINTER.json` points at; None if it names none."""
     try:
-        with fileops.directory(Path(root)) as fd:
-            data = fileops.read_file(f"{check_part(pointer)}.json", fd, limit=1 << 16)
-        name = strict_json.loads(data)["checkpoint"]
+        path = Path(root) / f"{check_part(pointer)}.json"
+        data = fileops.read_file(path, limit=1 << 16)
+        name = parse_json(data)["checkpoint"]
     except (OSError, ValueError, TypeError, KeyError):
         return None  # advisory: whoever needs a checkpoint looks for it
     return name if isinstance(name, str) and is_name(name) else None
@@ -175,14 +175,13 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path).absolute()
     read_manifest(path)
-    explained = storage_errors(f"cannot remove {str(path)!r}")
-    with explained, fileops.directory(path.parent) as parent:
-        if fileops.file_type(path.name, parent) != "directory":
+    with storage_errors(f"cannot remove {str(path)!r}"):
+        if fileops.file_type(path) != "directory":
             raise CheckpointError(f"{str(path)!r} is a link; remove what it points at")
-        doomed = temporary("del", path.name)
-        fileops.rename(path.name, doomed, parent)
-        fileops.sync(parent)
-        clear_directory(doomed, parent)
+        doomed = path.with_name(temporary("del", path.name))
+        fileops.rename(path, doomed)
+        fileops.sync_directory(path.parent)
+        clear_directory(doomed)
 
 
 def _info(path: Path) -> CheckpointInfo:
@@ -263,14 +262,13 @@ def set_others_aside(
     number = 1
     while (root / f"previous-{number}").exists():
         number += 1
-    place = f"previous-{number}"
-    explained = storage_errors(f"cannot move the checkpoints in {str(root)!r}")
-    with explained, fileops.directory(root) as fd:
-        fileops.make_directory(place, fd)
+    place = root / f"previous-{number}"
+    with storage_errors(f"cannot move the checkpoints in {str(root)!r}"):
+        fileops.make_directory(place)
         for other in others:
-            fileops.rename(other, f"{place}/{other}", fd)
-        fileops.sync(fd)
-    return root / place
+            fileops.rename(root / other, place / other)
+        fileops.sync_directory(root)
+    return place
 
 
 def sweep_leftovers(root: str | os.PathLike[str]) -> list[str]:
@@ -285,29 +283,29 @@ def sweep_leftovers(root: str | os.PathLike[str]) -> list[str]:
     root, removed = Path(root), []
     if not root.is_dir():
         return []
-    with storage_errors(f"cannot clean {str(root)!r}"), fileops.directory(root) as fd:
-        for entry in fileops.names(fd):
+    with storage_errors(f"cannot clean {str(root)!r}"):
+        for entry in sorted(os.listdir(root)):
             parsed = parse_leftover(entry)
             if parsed is None:
                 continue
             kind, name = parsed
-            if kind == "old" and fileops.file_type(name, fd) is None:
-                fileops.rename(entry, name, fd)
-                fileops.sync(fd)
+            if kind == "old" and fileops.file_type(root / name) is None:
+                fileops.rename(root / entry, root / name)
+                fileops.sync_directory(root)
                 _LOGGER.warning("checkpoint %s was being replaced: restored", name)
-            elif _sweep(entry, fd):
+            elif _sweep(root / entry):
                 removed.append(entry)
     return removed
 
 
-def _sweep(entry: str, parent: int) -> bool:
-    kind = fileops.file_type(entry, parent)
+def _sweep(path: Path) -> bool:
+    kind = fileops.file_type(path)
     try:
         if kind == "file":
-            fileops.unlink(entry, parent)
+            fileops.unlink(path)
         elif kind == "directory":
-            clear_directory(entry, parent)
+            clear_directory(path)
     except OSError as error:
-        _LOGGER.warning("%s stays: %s", entry, error.strerror or error)
+        _LOGGER.warning("%s stays: %s", path.name, error.strerror or error)
         return False
     return kind in ("file", "directory")

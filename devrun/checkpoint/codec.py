@@ -85,8 +85,8 @@ def encode_tree(
     Raises:
         CheckpointError: a value of another type, named by its path.
     """
-    encoder = _Encoder(to_host)
-    return Encoded(encoder.encode(tree, name, (), 0), encoder.tensors)
+    encoder = _Encoder(name, to_host)
+    return Encoded(encoder.encode(tree), encoder.tensors)
 
 
 def decode_tree(tree: Any, tensors: Mapping[str, Tensor], name: str = "tree") -> Any:
@@ -103,15 +103,16 @@ def decode_tree(tree: Any, tensors: Mapping[str, Tensor], name: str = "tree") ->
 
 
 class _Encoder:
-    """Every method takes a value, its path in words and as keys, and its depth."""
+    """Every method takes a value and the keys that lead to it."""
 
-    def __init__(self, to_host: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, name: str, to_host: Callable[[Tensor], Tensor]) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self._name = name
         self._to_host = to_host
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._alive: list[Tensor] = []
 
-    def encode(self, value: Any, where: str, keys: tuple[str, ...], depth: int) -> Any:
+    def encode(self, value: Any, keys: tuple[Any, ...] = ()) -> Any:
         kind = type(value)
         if kind in (str, bool) or value is None:
             return value
@@ -122,72 +123,65 @@ class _Encoder:
             return value if math.isfinite(value) else {"$float": str(value)}
         if kind is bytes:
             return {"$bytes": base64.b64encode(value).decode()}
-        if depth > MAX_DEPTH:
-            raise CheckpointError(
-                f"{where} is nested deeper than {MAX_DEPTH} levels (or holds itself) "
-                "and cannot be saved; flatten it"
+        if len(keys) > MAX_DEPTH:
+            raise self._error(
+                keys,
+                f"is nested deeper than {MAX_DEPTH} levels (or holds itself) and "
+                "cannot be saved; flatten it",
             )
         if kind is list:
-            return self._items(value, where, keys, depth)
+            return self._items(value, keys)
         if kind is tuple:
-            return {"$tuple": self._items(value, where, keys, depth)}
+            return {"$tuple": self._items(value, keys)}
         if kind is set:  # the same set is the same file
-            return {"$set": sorted(self._items(value, where, keys, depth), key=repr)}
+            return {"$set": sorted(self._items(value, keys), key=repr)}
         if kind in (dict, OrderedDict):
-            return self._dict(value, where, keys, depth)
+            return self._dict(value, keys)
         if isinstance(value, Tensor) and not _is_foreign(value):
-            return self._tensor(value, where, keys)
+            return self._tensor(value, keys)
         if kind is numpy.ndarray or isinstance(value, numpy.generic):
-            return _encoded_array(value, where)
-        raise CheckpointError(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint "
-            "cannot hold; give numbers, strings, tensors, arrays, or dicts and lists "
-            "of them"
+            return self._array(value, keys)
+        raise self._error(
+            keys,
+            f"is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot "
+            "hold; give numbers, strings, tensors, arrays, or dicts and lists of them",
         )
 
-    def _items(
-        self, values: Any, where: str, keys: tuple[str, ...], depth: int
-    ) -> list[Any]:
-        return [
-            self.encode(item, f"{where}[{index}]", (*keys, str(index)), depth + 1)
-            for index, item in enumerate(values)
-        ]
+    def _error(self, keys: tuple[Any, ...], reason: str) -> CheckpointError:
+        path = "".join(f"[{key!r}]" for key in keys)
+        return CheckpointError(f"{self._name}{path} {reason}")
 
-    def _dict(
-        self, value: Any, where: str, keys: tuple[str, ...], depth: int
-    ) -> dict[str, Any]:
-        if any(type(key) is not str or key.startswith("$") for key in value):
-            return {"$dict": self._pairs(value, where, keys, depth)}
-        return {
-            key: self.encode(item, f"{where}[{key!r}]", (*keys, key), depth + 1)
-            for key, item in value.items()
-        }
+    def _items(self, values: Any, keys: tuple[Any, ...]) -> list[Any]:
+        return [self.encode(item, (*keys, index)) for index, item in enumerate(values)]
 
-    def _pairs(
-        self, value: Mapping[Any, Any], where: str, keys: tuple[str, ...], depth: int
-    ) -> list[list[Any]]:
-        pairs = []
-        for key, item in value.items():
-            here = f"{where}[{key!r}]"
-            if isinstance(key, Tensor):
-                raise CheckpointError(f"{where} has a tensor as a key; use a string")
-            pairs.append(
-                [
-                    self.encode(key, f"key {key!r} of {where}", keys, depth + 1),
-                    self.encode(item, here, (*keys, str(key)), depth + 1),
-                ]
+    def _dict(self, value: Mapping[Any, Any], keys: tuple[Any, ...]) -> dict[str, Any]:
+        if any(isinstance(key, Tensor) for key in value):
+            raise self._error(keys, "has a tensor as a key; use a string")
+        made = {key: self.encode(item, (*keys, key)) for key, item in value.items()}
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return made
+        pairs = [[self.encode(key, (*keys, key)), made[key]] for key in made]
+        return {"$dict": pairs}
+
+    def _array(self, value: Any, keys: tuple[Any, ...]) -> dict[str, Any]:
+        dtype = value.dtype
+        if dtype.kind not in _ARRAY_KINDS:
+            raise self._error(
+                keys,
+                f"is a NumPy {type(value).__name__} of {dtype}, which a checkpoint "
+                "cannot hold; give numbers, booleans or plain strings",
             )
-        return pairs
+        tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
+        data = base64.b64encode(value.tobytes()).decode()
+        return {tag: [dtype.str, list(value.shape), data]}
 
-    def _tensor(
-        self, value: Tensor, where: str, keys: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def _tensor(self, value: Tensor, keys: tuple[Any, ...]) -> dict[str, Any]:
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             kind = "meta" if value.is_meta else unprefixed(str(value.layout), "torch.")
             kind = "quantized" if value.is_quantized else kind
-            raise CheckpointError(
-                f"{where} is a {kind} tensor, which a checkpoint cannot hold; "
-                "give a dense one"
+            raise self._error(
+                keys,
+                f"is a {kind} tensor, which a checkpoint cannot hold; give a dense one",
             )
         identity = _identity(value)
         if identity in self._known:
@@ -198,7 +192,7 @@ class _Encoder:
             host = self._to_host(host.resolve_conj().resolve_neg())
             if host.dtype not in tensorfile.STORED:
                 if host.dtype not in _VIEWED.values():
-                    raise CheckpointError(f"{where} is of {host.dtype}; convert it")
+                    raise self._error(keys, f"is of {host.dtype}; convert it")
                 reference["dtype"] = unprefixed(str(host.dtype), "torch.")
                 reference["shape"] = list(host.shape)
                 host = host.reshape(-1).view(torch.uint8)
@@ -210,9 +204,9 @@ class _Encoder:
             self._alive.append(value)  # an address means something while it lives
         return encoded
 
-    def _free_name(self, keys: tuple[str, ...]) -> str:
+    def _free_name(self, keys: tuple[Any, ...]) -> str:
         """The path of a tensor as its name in the file, unlike any other."""
-        wanted = "/".join(keys) or "value"
+        wanted = "/".join(map(str, keys)) or "value"
         wanted = wanted.encode("utf-8", "backslashreplace").decode()
         if wanted == "__metadata__":  # reserved by the format
             wanted = "metadata"
@@ -249,18 +243,6 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
         tensor.is_conj(),
         tensor.is_neg(),
     )
-
-
-def _encoded_array(value: Any, where: str) -> dict[str, Any]:
-    dtype = value.dtype
-    if dtype.kind not in _ARRAY_KINDS:
-        raise CheckpointError(
-            f"{where} is a NumPy {type(value).__name__} of {dtype}, which a "
-            "checkpoint cannot hold; give numbers, booleans or plain strings"
-        )
-    tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
-    data = base64.b64encode(value.tobytes()).decode()
-    return {tag: [dtype.str, list(value.shape), data]}
 
 
 class _Decoder:

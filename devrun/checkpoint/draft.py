@@ -19,14 +19,14 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Union
 
 from torch import Tensor
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
@@ -37,6 +37,7 @@ from devrun.checkpoint.storage import (
     write_file,
 )
 from devrun.errors import CheckpointError, StorageError
+from devrun.files import json_line
 
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -76,7 +77,7 @@ class Snapshot:
                 raise CheckpointError(f"part {part!r} must be a dict, got {kind}")
             if encoded.tensors:
                 files[f"{part}.safetensors"] = encoded.tensors
-            files[f"{part}.json"] = strict_json.dumps(encoded.tree)
+            files[f"{part}.json"] = json_line(encoded.tree)
         if not files:
             raise CheckpointError("a checkpoint needs at least one part")
         return cls(files, manifest)
@@ -104,28 +105,20 @@ class Draft:
     """
 
     def __init__(self, root: str | os.PathLike[str], name: str) -> None:
-        self._root, self._name = Path(root), check_name(name)
-        self._stack = ExitStack()
-        self._parent = self.fd = -1
-        self.directory = temporary("tmp", name)
-        """Its present name in `root`."""
+        self._target = Path(root).absolute() / check_name(name)
+        self.directory = self._target.with_name(temporary("tmp", name))
+        """Where it is until then."""
 
     def __enter__(self) -> Draft:
-        with ExitStack() as stack:
-            stack.enter_context(self._errors())
-            make_durable(self._root)
-            self._parent = stack.enter_context(fileops.directory(self._root))
-            _check_target(self._root / self._name, self._parent)
-            fileops.make_directory(self.directory, self._parent)
-            stack.callback(self._clear)
-            self.fd = stack.enter_context(
-                fileops.subdirectory(self.directory, self._parent)
-            )
-            self._stack = stack.pop_all()
+        with self._errors():
+            make_durable(self._target.parent)
+            _check_target(self._target)
+            fileops.make_directory(self.directory)
         return self
 
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._stack.__exit__(*error)
+    def __exit__(self, *error: Any) -> None:
+        with suppress(OSError):  # of one that is published there is nothing
+            clear_directory(self.directory)
 
     def finish(self, snapshot: Snapshot, others: Iterable[FileEntry] = ()) -> Path:
         """Write `snapshot`, beside `others` that are there already, and publish all.
@@ -133,31 +126,25 @@ class Draft:
         Raises:
             StorageError: the disk refused; what was there before is intact.
         """
-        root, name = self._root, self._name
+        target = self._target
         with self._errors():
             entries = [
-                write_one(file, content, self.fd)
+                write_one(self.directory / file, content)
                 for file, content in snapshot.files.items()
             ]
             files = (*entries, *others)
             complete = replace(snapshot.manifest, files=files).render()
-            write_one(MANIFEST, complete, self.fd)
-            fileops.sync(self.fd)
-            _publish(self.directory, name, self._parent)
+            write_one(self.directory / MANIFEST, complete)
+            fileops.sync_directory(self.directory)
+            _publish(self.directory, target)
         try:
-            write_pointer(root, "latest", name, snapshot.manifest.step)
+            write_pointer(target.parent, "latest", target.name, snapshot.manifest.step)
         except StorageError as error:  # the checkpoint counts without it
             _LOGGER.warning("%s", error)
-        return root / name
+        return target
 
     def _errors(self) -> AbstractContextManager[None]:
-        return storage_errors(
-            f"cannot write checkpoint {str(self._root / self._name)!r}"
-        )
-
-    def _clear(self) -> None:
-        with suppress(OSError):  # of one that is published there is nothing
-            clear_directory(self.directory, self._parent)
+        return storage_errors(f"cannot write checkpoint {str(self._target)!r}")
 
 
 def write_pointer(
@@ -170,20 +157,17 @@ def write_pointer(
     Raises:
         StorageError: the disk refused; the pointer is as it was.
     """
-    data = strict_json.dumps({"checkpoint": check_name(name), "step": step})
-    target = f"{check_part(pointer)}.json"
-    explained = storage_errors(f"cannot write {str(Path(root) / target)!r}")
-    with explained, fileops.directory(Path(root)) as parent:
-        write_file(target, [data], parent)
+    path = Path(root).absolute() / f"{check_part(pointer)}.json"
+    with storage_errors(f"cannot write {str(path)!r}"):
+        write_file(path, [json_line({"checkpoint": check_name(name), "step": step})])
 
 
-def _check_target(path: Path, parent: int) -> None:
-    kind = fileops.file_type(path.name, parent)
+def _check_target(path: Path) -> None:
+    kind = fileops.file_type(path)
     if kind is None:
         return
     if kind == "directory":
-        with fileops.subdirectory(path.name, parent) as fd:
-            entries = fileops.names(fd)
+        entries = os.listdir(path)
         if MANIFEST in entries or (
             entries and all(entry.endswith(_ENDINGS) for entry in entries)
         ):
@@ -194,7 +178,7 @@ def _check_target(path: Path, parent: int) -> None:
 
 
 def write_one(
-    name: str, content: Content, parent: int, about: Mapping[str, str] | None = None
+    path: Path, content: Content, about: Mapping[str, str] | None = None
 ) -> FileEntry:
     """Write one file to the disk; `about` as `tensorfile.pieces` takes it.
 
@@ -211,7 +195,7 @@ def write_one(
         size = tensorfile.size_of(content, about)
         pieces = tensorfile.pieces(content, about)
     sha256 = hashlib.sha256()
-    fd = fileops.create(name, parent)
+    fd = fileops.create(path)
     try:
         fileops.reserve(fd, size)
         for piece in pieces:
@@ -222,23 +206,23 @@ def write_one(
     finally:
         os.close(fd)
     if written != size:
-        raise OSError(errno.EIO, f"{name} has {written} bytes instead of {size}")
-    return FileEntry(name, size, sha256.hexdigest())
+        raise OSError(errno.EIO, f"{path.name} has {written} bytes instead of {size}")
+    return FileEntry(path.name, size, sha256.hexdigest())
 
 
-def _publish(temp: str, name: str, parent: int) -> None:
+def _publish(temp: Path, target: Path) -> None:
     """Rename the finished directory; a former one of that name is moved aside."""
     aside = None
     try:
-        if fileops.file_type(name, parent) is not None:
-            aside = temporary("old", name)
-            fileops.rename(name, aside, parent)
-        fileops.rename(temp, name, parent)
+        if fileops.file_type(target) is not None:
+            aside = target.with_name(temporary("old", target.name))
+            fileops.rename(target, aside)
+        fileops.rename(temp, target)
     except BaseException:
-        if aside is not None and fileops.file_type(name, parent) is None:
-            fileops.rename(aside, name, parent)
+        if aside is not None and fileops.file_type(target) is None:
+            fileops.rename(aside, target)
         raise
-    fileops.sync(parent)
+    fileops.sync_directory(target.parent)
     if aside is not None:
         with suppress(OSError):  # swept at the next start
-            clear_directory(aside, parent)
+            clear_directory(aside)

@@ -8,34 +8,36 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import json
 import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from devrun import __version__
-from devrun.checkpoint import strict_json
 from devrun.checkpoint.codec import decode_tree, encode_tree
 from devrun.checkpoint.names import FILE, MANIFEST, is_of_pieces, is_part
 from devrun.errors import CheckpointError
+from devrun.files import parse_json
+from devrun.text import escape
 from devrun.torch_features import cpu_capability
 
 SCHEMA = 4
 MAX_MANIFEST = 1 << 24
 _HASH = "self_sha256"
-_FIELDS: dict[str, Any] = {
-    "created": str,
-    "environment": dict,
-    "files": list,
-    "format": str,
-    "meta": dict,
+_FORMAT = "devrun checkpoint"
+_KINDS: dict[str, tuple[type, ...]] = {
+    "created": (str,),
+    "environment": (dict,),
+    "files": (list,),
+    "meta": (dict,),
     "run_id": (str, type(None)),
-    "schema": int,
-    "step": int,
-    "writer": str,
+    "step": (int,),
+    "writer": (str,),
 }
 
 
@@ -54,14 +56,14 @@ class FileEntry:
         own = ending in ("json", "safetensors") and is_part(name)
         return name if own and not is_of_pieces(self.name) else None
 
-    def read(self, read: Callable[..., Any], fd: int) -> Any:
-        """What `read` gives for it in the directory `fd`.
+    def read(self, read: Callable[[Path, int], Any], folder: Path) -> Any:
+        """What `read` gives for it in `folder`.
 
         Raises:
             CheckpointError: it cannot be read, or has another size.
         """
         try:
-            return read(self.name, fd, self.size)
+            return read(folder / self.name, self.size)
         except OSError as error:
             reason = error.strerror or str(error)
             raise CheckpointError(f"{self.name} cannot be read: {reason}") from error
@@ -122,7 +124,7 @@ class Manifest:
 
     def render(self) -> bytes:
         """The bytes of MANIFEST.json."""
-        record = {**asdict(self), "format": "devrun checkpoint", "schema": SCHEMA}
+        record = {**asdict(self), "format": _FORMAT, "schema": SCHEMA}
         return _sealed(record)
 
     @classmethod
@@ -133,72 +135,57 @@ class Manifest:
             CheckpointError: damaged, or of a version that is not known.
         """
         try:
-            record = strict_json.loads(data)
-        except ValueError as error:
-            raise CheckpointError(f"{MANIFEST} is damaged: {error}") from error
-        if not isinstance(record, dict) or record.get("format") != "devrun checkpoint":
-            raise CheckpointError(f"{MANIFEST} is not one of a devrun checkpoint")
-        schema = record.get("schema")
-        if type(schema) is not int or schema != SCHEMA:
-            raise CheckpointError(
-                f"written by {record.get('writer')!r:.80} in format {schema!r:.20}, "
-                f"this devrun reads format {SCHEMA}; use the one that wrote it"
+            record = parse_json(data)
+            if not isinstance(record, dict) or record.get("format") != _FORMAT:
+                raise CheckpointError(f"{MANIFEST} is not one of a devrun checkpoint")
+            if record.get("schema") != SCHEMA:
+                raise CheckpointError(
+                    f"written by {record.get('writer')!r:.80} in format "
+                    f"{record.get('schema')!r:.20}, this devrun reads format {SCHEMA}; "
+                    "use the one that wrote it"
+                )
+            record.pop(_HASH, None)
+            if _sealed(record) != data:
+                raise CheckpointError(
+                    f"{MANIFEST} is damaged: its own hash does not match"
+                )
+            for key, kind in _KINDS.items():
+                if type(record[key]) not in kind:
+                    raise TypeError(f"field {key!r}")
+            if not 0 <= record["step"] < 1 << 63:
+                raise ValueError("field 'step'")
+            return cls(
+                step=record["step"],
+                files=tuple(map(_entry, record["files"])),
+                run_id=record["run_id"],
+                environment=decode_tree(record["environment"], {}, "environment"),
+                meta=decode_tree(record["meta"], {}, "meta"),
+                created=record["created"],
+                writer=record["writer"],
             )
-        record.pop(_HASH, None)
-        if _sealed(record) != data:
-            raise CheckpointError(f"{MANIFEST} is damaged: its own hash does not match")
-        _check_fields(record)
-        return cls(
-            step=record["step"],
-            files=_entries(record["files"]),
-            run_id=record["run_id"],
-            environment=decode_tree(record["environment"], {}, "environment"),
-            meta=decode_tree(record["meta"], {}, "meta"),
-            created=record["created"],
-            writer=record["writer"],
-        )
+        except (LookupError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{MANIFEST} is damaged: {escape(error)}") from error
 
 
 def _sealed(record: Mapping[str, Any]) -> bytes:
-    return strict_json.render({**record, _HASH: _self_hash(record)})
+    digest = hashlib.sha256(_rendered(record)).hexdigest()
+    return _rendered({**record, _HASH: digest})
 
 
-def _self_hash(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(strict_json.render(record)).hexdigest()
+def _rendered(record: Mapping[str, Any]) -> bytes:
+    """For people: indented, keys sorted."""
+    text = json.dumps(record, allow_nan=False, sort_keys=True, indent=1)
+    return text.encode() + b"\n"
 
 
-def _check_fields(record: Mapping[str, Any]) -> None:
-    wrong = sorted(record.keys() ^ _FIELDS.keys())
-    wrong += [
-        key
-        for key, kind in _FIELDS.items()
-        if key in record and not isinstance(record[key], kind)
-    ]
-    if not wrong and (
-        type(record["step"]) is bool or not 0 <= record["step"] < 1 << 63
-    ):
-        wrong = ["step"]
-    if wrong:
-        raise CheckpointError(f"{MANIFEST} is damaged: field {wrong[0]!r:.80}")
-
-
-def _entries(files: list[Any]) -> tuple[FileEntry, ...]:
-    entries = []
-    for item in files:
-        if not isinstance(item, dict) or item.keys() != {"name", "size", "sha256"}:
-            raise CheckpointError(f"{MANIFEST} is damaged: a file without its facts")
-        entry = FileEntry(**item)
-        name = entry.name
-        if not isinstance(name, str) or not FILE.fullmatch(name):
-            raise CheckpointError(f"{MANIFEST} names a file {name!r:.80}: refused")
-        if entry.part is None and not is_of_pieces(name):
-            raise CheckpointError(f"{MANIFEST} names a file {name!r}: refused")
-        if type(entry.size) is not int or entry.size < 0:
-            raise CheckpointError(f"{MANIFEST} is damaged: the size of {name}")
-        entries.append(entry)
-    if len({entry.name for entry in entries}) != len(entries):
-        raise CheckpointError(f"{MANIFEST} names a file twice")
-    return tuple(entries)
+def _entry(facts: Any) -> FileEntry:
+    entry = FileEntry(**facts)
+    plain = isinstance(entry.name, str) and FILE.fullmatch(entry.name)
+    if not plain or (entry.part is None and not is_of_pieces(entry.name)):
+        raise CheckpointError(f"{MANIFEST} names a file {entry.name!r:.80}: refused")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"the size of {entry.name}")
+    return entry
 
 
 def _encoded(tree: Any, name: str) -> dict[str, Any]:

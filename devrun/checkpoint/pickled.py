@@ -113,8 +113,7 @@ def _save(path: str | os.PathLike[str], data: Any) -> None:
     path = user_path(path).absolute()
     with storage_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)
-        with fileops.directory(path.parent) as parent:
-            write_file(path.name, data, parent)
+        write_file(path, data)
 
 
 def prune_files(
@@ -134,22 +133,22 @@ def prune_files(
     """
     root, removed = Path(root), []
     safe = {Path(name).name for name in protect}
-    with storage_errors(f"cannot clean {str(root)!r}"), fileops.directory(root) as fd:
+    with storage_errors(f"cannot clean {str(root)!r}"):
         found = [
-            (int(match[1]), name)
-            for name in fileops.names(fd)
+            (int(match[1]), root / name)
+            for name in os.listdir(root)
             if (match := re.fullmatch(pattern, name)) and name not in safe
-            if fileops.file_type(name, fd) == "file"
+            if fileops.file_type(root / name) == "file"
         ]
         kept = 0
-        for _, name in sorted(found, reverse=True):
+        for _, path in sorted(found, reverse=True):
             if kept >= keep > 0:
-                fileops.unlink(name, fd)
-                removed.append(root / name)
-            elif zipfile.is_zipfile(root / name):
+                fileops.unlink(path)
+                removed.append(path)
+            elif zipfile.is_zipfile(path):
                 kept += 1
             else:
-                _LOGGER.warning("not counted as a checkpoint to keep: %s", name)
+                _LOGGER.warning("not counted as a checkpoint to keep: %s", path.name)
     return removed
 
 

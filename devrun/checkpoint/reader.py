@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import decode_tree
 from devrun.checkpoint.manifest import MAX_MANIFEST, FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST
 from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info
 from devrun.errors import CheckpointError, nearest
-from devrun.files import checkpoints_near
+from devrun.files import checkpoints_near, parse_json
 from devrun.place import Place
 from devrun.ranks import together
 
@@ -65,8 +65,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         CheckpointError: not a checkpoint, or damaged where that shows without
             reading the files.
     """
-    with _opened(Path(path)) as (fd, manifest):
-        _check_listing(fd, manifest)
+    with _opened(Path(path)) as manifest:
         return manifest
 
 
@@ -76,10 +75,10 @@ def verify_checkpoint(path: str | os.PathLike[str]) -> Manifest:
     Raises:
         CheckpointError: not a checkpoint, or damaged; names the file and the damage.
     """
-    with _opened(Path(path)) as (fd, manifest):
-        _check_listing(fd, manifest)
+    path = Path(path)
+    with _opened(path) as manifest:
         for entry in manifest.files:
-            entry.check(entry.read(fileops.digest, fd))
+            entry.check(entry.read(fileops.digest, path))
         return manifest
 
 
@@ -110,17 +109,15 @@ def read_checkpoint(
 def _check_share(path: Path) -> None:
     """Compare the hashes of some of the files in pieces: all processes, of all."""
     rank, world = get_dist_info()
-    with _opened(path) as (fd, manifest):
-        _check_listing(fd, manifest)
+    with _opened(path) as manifest:
         for entry in manifest.pieces[rank::world]:
-            entry.check(entry.read(fileops.digest, fd))
+            entry.check(entry.read(fileops.digest, path))
 
 
 def _read(
     path: Path, parts: Iterable[str] | None, like: Like | None = None
 ) -> Checkpoint:
-    with _opened(path) as (fd, manifest):
-        _check_listing(fd, manifest)
+    with _opened(path) as manifest:
         known = manifest.parts
         wanted = known if parts is None else list(parts)
         for part in wanted:
@@ -129,7 +126,7 @@ def _read(
                     f"{str(path)!r} has no part {part!r}; {nearest(part, known)}"
                 )
         data = {
-            entry.name: _content(entry, fd)
+            entry.name: _content(entry, path)
             for entry in manifest.files
             if entry.part in wanted
         }
@@ -143,7 +140,7 @@ def _read(
             from devrun.checkpoint.sharded import read_shards  # imports for long
 
             for entry in manifest.pieces if like is None else ():
-                entry.check(entry.read(fileops.digest, fd))
+                entry.check(entry.read(fileops.digest, path))
             files = [path / entry.name for entry in manifest.pieces]
             pieces = read_shards(files, divided, like)
             data.update((f"{part}.safetensors", pieces[part]) for part in pieces)
@@ -154,7 +151,7 @@ def _read(
 
 def _decode(part: str, data: dict[str, Any]) -> Any:
     try:
-        tree = strict_json.loads(data[f"{part}.json"])
+        tree = parse_json(data[f"{part}.json"])
         tensors = data.pop(f"{part}.safetensors", {})
     except KeyError as error:
         raise CheckpointError(f"part {part!r} has no {error.args[0]}") from error
@@ -168,12 +165,13 @@ def _decode(part: str, data: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
-    """Descriptor and manifest of a checkpoint; messages begin with its path."""
+def _opened(path: Path) -> Iterator[Manifest]:
+    """The manifest, whose files are there; messages begin with the path."""
     try:
-        with fileops.directory(path) as fd:
-            data = fileops.read_file(MANIFEST, fd, limit=MAX_MANIFEST)
-            yield fd, Manifest.parse(data)
+        data = fileops.read_file(path / MANIFEST, limit=MAX_MANIFEST)
+        manifest = Manifest.parse(data)
+        _check_listing(path, manifest)
+        yield manifest
     except CheckpointError as error:
         error.locate(Place(), repr(str(path)))
         raise
@@ -194,25 +192,25 @@ def _opened(path: Path) -> Iterator[tuple[int, Manifest]]:
         raise CheckpointError(f"{str(path)!r} cannot be read: {reason}") from error
 
 
-def _check_listing(fd: int, manifest: Manifest) -> None:
+def _check_listing(path: Path, manifest: Manifest) -> None:
     """The directory holds exactly the listed regular files, of the listed sizes."""
     listed = {entry.name: entry for entry in manifest.files}
-    present = set(fileops.names(fd)) - {MANIFEST}
+    present = set(os.listdir(path)) - {MANIFEST}
     for name in sorted(listed.keys() - present):
         raise CheckpointError(f"{name} is missing")
     for name in sorted(present - listed.keys()):
         raise CheckpointError(f"{name!r} does not belong to it; remove that file")
     for name, entry in listed.items():
-        if fileops.file_type(name, fd) != "file":
+        if fileops.file_type(path / name) != "file":
             raise CheckpointError(f"{name} is not a regular file")
-        size = os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+        size = os.lstat(path / name).st_size
         if size != entry.size:
             raise CheckpointError(f"{name} has {size} bytes instead of {entry.size}")
 
 
-def _content(entry: FileEntry, fd: int) -> Any:
+def _content(entry: FileEntry, folder: Path) -> Any:
     """The text or the tensors of a file."""
-    data = entry.read(fileops.read_file, fd)
+    data = entry.read(fileops.read_file, folder)
     entry.check(hashlib.sha256(data).hexdigest())
     if entry.name.endswith(".json"):
         return data

@@ -35,7 +35,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.futures import Future
 
-from devrun.checkpoint import fileops, tensorfile
+from devrun.checkpoint import tensorfile
 from devrun.checkpoint.codec import has_shards, shared_memory
 from devrun.checkpoint.draft import Draft, Snapshot, write_one
 from devrun.checkpoint.manifest import FileEntry
@@ -291,7 +291,7 @@ class _Writer(dcp.StorageWriter):
         draft = Draft(self._root, self._name)
         self._open = self.draft.enter_context(draft)
         return [
-            dataclasses.replace(plan, storage_data=_Target(rank, draft.directory))
+            dataclasses.replace(plan, storage_data=_Target(rank, draft.directory.name))
             for rank, plan in enumerate(plans)
         ]
 
@@ -313,8 +313,7 @@ class _Writer(dcp.StorageWriter):
             }
             about = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
             name = f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
-            with fileops.directory(folder) as fd:
-                entries = [write_one(name, tensors, fd, {**about, "format": "pt"})]
+            entries = [write_one(folder / name, tensors, {**about, "format": "pt"})]
         done: Future[Any] = Future()
         done.set_result(entries)
         return done

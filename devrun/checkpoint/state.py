@@ -210,7 +210,8 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
                 f"optimizer state of {name!r} is for shape {saved}, the model has "
                 f"{list(shape)}"
             )
-    state = {known.present(name): dict(value) for name, value in tree["state"].items()}
+    saved_state = tree["state"].items()
+    state = {known.present(name): dict(value.items()) for name, value in saved_state}
     position = {name: index for index, name in enumerate(_flat(names))}
     groups: list[dict[str, Any]] = []
     for here, present in zip(names, optimizer.param_groups):
@@ -222,7 +223,6 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
                 f"{len(groups)} ({_listed(here)}); build the groups as when it was "
                 "saved"
             )
-        _check_entries(state, here, known.parameters)
         settings = {
             **_hyper_parameters(present),  # an older torch had fewer of them
             **_hyper_parameters(tree["groups"][index]),
@@ -230,20 +230,6 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
         groups.append({**settings, "params": [position[name] for name in here]})
     moved = {position[name]: value for name, value in state.items()}
     return {"state": {**moved, **tree["extra"]}, "param_groups": groups}
-
-
-def _check_entries(
-    state: Mapping[str, Any], names: list[str], parameters: Mapping[str, Tensor]
-) -> None:
-    """Refuse parameters of one group with as many dimensions and other entries."""
-    entries: dict[int, dict[str, bool]] = {}
-    for name in (name for name in names if name in state):
-        mine = {key: isinstance(value, Tensor) for key, value in state[name].items()}
-        if entries.setdefault(parameters[name].dim(), mine) != mine:
-            raise CheckpointError(
-                f"the optimizer state of {name!r} has other entries than that of "
-                f"others of its group: {', '.join(map(str, mine))}"
-            )
 
 
 def _restore_types(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> None:

@@ -40,16 +40,15 @@ def _storage_error(action: str, error: OSError) -> StorageError:
 
 
 def write_file(
-    target: str,
+    path: Path,
     data: Iterable[bytes | bytearray | memoryview] | Callable[[int], None],
-    parent: int,
 ) -> None:
-    """Replace the file `target` in the directory `parent` atomically and durably.
+    """Replace the file at `path` atomically and durably.
 
     `data` is an iterable of bytes, or a function that writes to a descriptor.
     """
-    temp = temporary("tmp", target)
-    fd = fileops.create(temp, parent)
+    temp = path.with_name(temporary("tmp", path.name))
+    fd = fileops.create(temp)
     try:
         if callable(data):
             data(fd)
@@ -57,14 +56,14 @@ def write_file(
             for piece in data:
                 fileops.write(fd, piece)
         fileops.sync(fd)
-        fileops.rename(temp, target, parent)
+        fileops.rename(temp, path)
     except BaseException:
         with suppress(OSError):
-            fileops.unlink(temp, parent)
+            fileops.unlink(temp)
         raise
     finally:
         os.close(fd)
-    fileops.sync(parent)
+    fileops.sync_directory(path.parent)
 
 
 def check_writable(root: str | os.PathLike[str]) -> None:
@@ -109,25 +108,23 @@ def make_durable(root: Path) -> None:
     make_durable(parent)
     with suppress(FileExistsError):
         fileops.make_directory(root)
-    with fileops.directory(parent) as fd:
-        fileops.sync(fd)
+    fileops.sync_directory(parent)
     for directory in above:
-        with suppress(PermissionError), fileops.directory(directory) as fd:
-            fileops.sync(fd)
+        with suppress(PermissionError):
+            fileops.sync_directory(directory)
 
 
-def clear_directory(name: str, parent: int) -> None:
+def clear_directory(path: Path) -> None:
     """Delete a directory of plain checkpoint files; anything else in it stays.
 
     Raises:
         OSError: something else is in it, or the disk refuses.
     """
-    with fileops.subdirectory(name, parent) as fd:
-        entries = fileops.names(fd)
-        for entry in entries:
-            ours = entry == MANIFEST or FILE.fullmatch(entry)
-            if not ours or fileops.file_type(entry, fd) != "file":
-                raise OSError(errno.ENOTEMPTY, f"{name} holds {entry!r}, not ours")
-        for entry in entries:
-            fileops.unlink(entry, fd)
-    fileops.remove_directory(name, parent)
+    entries = sorted(os.listdir(path))
+    for entry in entries:
+        ours = entry == MANIFEST or FILE.fullmatch(entry)
+        if not ours or fileops.file_type(path / entry) != "file":
+            raise OSError(errno.ENOTEMPTY, f"{path.name} holds {entry!r}, not ours")
+    for entry in entries:
+        fileops.unlink(path / entry)
+    fileops.remove_directory(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import sys
 import tempfile
 import time
@@ -29,7 +28,6 @@ from devrun.errors import (
 from devrun.files import unfollowed
 from devrun.launched import tell_launcher
 from devrun.peers import LostPeerError, lost_peer
-from devrun.redact import is_secret_key, remember
 from devrun.text import escape_lines, one_line
 
 STATUSES = {
@@ -71,30 +69,9 @@ class Session:
     """Called with status and message before the process ends by an error."""
 
 
-_NO_SECRET_NAME = re.compile(
-    r"(^|_)(OLD)?PWD$|_(DIR|DIRECTORY|PATHS?|FILE|NAME|DOMAIN|HOST|PORT|ADDR|STORE"
-    r"|CONFIG|VARIABLES)$|^SECRET_DETECTION_|_SERVICE_"
-)
-"""Variables that say where a secret is, not what it is: OLDPWD, AWS_TOKEN_FILE."""
-_NO_SECRET = re.compile(r"[A-Za-z]{1,10}|[\d.:]+")
-"""Words and numbers, which a log is full of: hiding each of them would spoil it."""
-
-
-def _is_secret_variable(name: str, value: str) -> bool:
-    return (
-        is_secret_key(name)
-        and not _NO_SECRET_NAME.search(name)
-        and not _NO_SECRET.fullmatch(value)
-        and not os.path.exists(value)
-    )
-
-
 def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
     """`run(session)`'s status; an error becomes its one line and its status."""
     session = Session(argv)
-    for name, value in os.environ.items():
-        if _is_secret_variable(name, value):
-            remember(value)
     _log_warnings(session)
     try:
         return run(session)

@@ -1,9 +1,11 @@
-"""`devrun export CHECKPOINT`: a checkpoint's weights as a file for other programs."""
+"""`devrun export CHECKPOINT`: its weights, or its model as a program, for others."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from devrun.errors import CheckpointError, ConfigError
 from devrun.files import user_path
 from devrun.text import LINE, escape
 
-FORMATS = ("mmcv", "torch", "safetensors")
+WEIGHTS_ONLY = ("mmcv", "torch", "safetensors")
+PROGRAMS = ("onnx", "pt2", "aoti")
 WEIGHTS = ("trained", "evaluated")
 
 
@@ -25,11 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `devrun export`."""
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help="of devrun; of a work_dir the newest")
-    form = "mmcv: a .pth of MMCV's runner; torch: a .pth of the bare weights"
-    add("--format", choices=FORMATS, default="mmcv", help=form)
+    form = (
+        "of the weights, mmcv: a .pth of MMCV's runner, torch: a .pth as torch.save "
+        "makes, safetensors; of the whole model, onnx, pt2: of torch.export, aoti: "
+        "machine code by AOTInductor"
+    )
+    formats = (*WEIGHTS_ONLY, *PROGRAMS)
+    add("--format", choices=formats, default="mmcv", help=form)
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     averaged = "evaluated: the averaged ones, where an EMAHook kept some"
-    add("--weights", choices=WEIGHTS, default="trained", help=averaged)
+    averaged += ", as a program has by default"
+    add("--weights", choices=WEIGHTS, help=averaged)
+    add("--opset", type=int, metavar="N", help="of --format onnx")
     switch(parser, "--overwrite", "replace FILE if it exists")
     add_trust_flags(parser)
     parser.set_defaults(config=".")  # beside which `--import` looks too
@@ -38,10 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Verify the checkpoint, then write the file."""
     from devrun.checkpoint import export_weights
-    from devrun.checkpoint.mmcv_format import FORMATS as SUFFIXES
+    from devrun.checkpoint.mmcv_format import FORMATS
+    from devrun.export.programs import SUFFIXES
 
+    if args.opset is not None and args.format != "onnx":
+        raise ConfigError(f"--opset is of --format onnx, not of {args.format}")
     source = user_path(chosen_checkpoint(args.checkpoint))
-    suffix = SUFFIXES[args.format]
+    suffix = {**FORMATS, **SUFFIXES}[args.format]
     target = user_path(args.output or f"{source.absolute()}{suffix}")
     if target.suffix != suffix:
         raise CheckpointError(
@@ -51,6 +64,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         raise CheckpointError(
             f"{str(target)!r} exists; give --overwrite or another --output"
         )
+    if args.format in PROGRAMS:
+        return _export_program(args, source, target)
     with trusted(args):
         export_weights(
             source,
@@ -61,6 +76,76 @@ def run(args: argparse.Namespace, session: Session) -> int:
         )
     say(f"written: {escape(target, LINE)}")
     return 0
+
+
+def _export_program(args: argparse.Namespace, source: Path, target: Path) -> int:
+    """The model as a program that needs no devrun, and its facts beside it."""
+    from devrun.cli.record import versions
+    from devrun.config.origin import redacted
+    from devrun.export.inference import inference_of
+    from devrun.export.programs import write_manifest, write_program
+    from devrun.models.peft import merge_adapters
+
+    with trusted(args), _evaluated(args, source) as (runner, batch, cfg, kind):
+        if cfg.get("peft"):
+            merge_adapters(runner.model)
+        model, inputs = inference_of(runner.session.step_module, batch)
+        done = write_program(model, inputs, target, args.format, opset=args.opset)
+    facts = {
+        "format": args.format,
+        "opset": done.opset,
+        "model": runner.model_name,
+        "checkpoint": str(source),
+        "weights": kind,
+        "inputs": done.inputs,
+        "outputs": done.outputs,
+        "largest_difference": done.largest_difference,
+        "data": redacted(Config(cfg["data"]["val"]).to_dict()),
+        "versions": versions(),
+    }
+    beside = write_manifest(target, facts)
+    say(f"written: {escape(target, LINE)}, its inputs and data in {beside.name}")
+    say(f"compared with the model: largest difference {done.largest_difference:.2g}")
+    return 0
+
+
+@contextmanager
+def _evaluated(
+    args: argparse.Namespace, source: Path
+) -> Iterator[tuple[Any, Any, Any, str]]:
+    """The run with its saved weights on the CPU, a batch, its config and which weights
+    it has."""
+    from devrun.checkpoint import read_checkpoint
+    from devrun.checkpoint.mmcv_format import averaged_weights
+    from devrun.runners.trial import trial
+
+    found = read_checkpoint(source, parts=["trainer", "hooks"])
+    stored = found["trainer"].get("config")
+    data = stored.get("data") if isinstance(stored, dict) else None
+    if not isinstance(data, dict):
+        raise CheckpointError(
+            f"{str(source)!r} holds no config of a run with data, which a program is "
+            "made of and compared on; --format safetensors writes its weights"
+        )
+    cfg: Any = Config(copy.deepcopy(stored))
+    cfg["data"]["val"] = data.get("val") or data.get("test") or data.get("train")
+    cfg.merge_from_dict({"parallel": None, "compile": None, "evaluation": {}})
+    import_modules(args, cfg)
+    short = trial(cfg, 0, evaluate=1, initialise=False, device="cpu")
+    with short as training:
+        runner = training.runner
+        runner.load_checkpoint(str(source), strict=True)
+        averaged = averaged_weights(found)
+        kind = args.weights or ("trained" if averaged is None else "evaluated")
+        if kind == "evaluated":
+            if averaged is None:
+                raise CheckpointError(
+                    f"{str(source)!r} has no averaged weights: its run had no EMAHook"
+                )
+            runner.model.load_state_dict(averaged, strict=False)
+        (hook,) = (one for one in runner.hooks if hasattr(one, "loaders"))
+        loader = next(iter(hook.loaders.values()))
+        yield runner, next(iter(loader)), cfg, kind
 
 
 def _merger(args: argparse.Namespace, source: Path) -> Callable[[Any, Any], Any]:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import devrun
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_train_flags, overrides, read_config
 from devrun.cli.parser import LineParser, at_least
@@ -22,55 +23,12 @@ from devrun.config import check_config
 from devrun.device_facts import FACTS, DeviceFacts
 from devrun.errors import ConfigError
 
-_SLURM = """\
-#!/bin/bash
-# add what the cluster wants, such as --partition, --account and --time
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task={cpus}
-{gres}#SBATCH --signal=USR1@120
-#SBATCH --open-mode=append
-#SBATCH --output=%x-%j.log
-#SBATCH --requeue
-
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-PORT=$((15000 + SLURM_JOB_ID % 15000))
-srun --kill-on-bad-exit=0 --cpus-per-task={cpus} devrun train {words} \\
-    --num-devices {processes} --max-restarts {restarts} --nnodes {nodes}{meeting}
-status=$?
-# 75: stopped by a signal, such as the warning before the end, and saved
-if [ "$status" -eq 75 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt 20 ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$status"
-"""
-_TORCHRUN = """\
-torchrun --nproc-per-node {processes} --nnodes {nodes} --max-restarts {restarts} \\
-    --rdzv-backend c10d --rdzv-endpoint "${{HEAD:-localhost}}:29500" \\
-    -m devrun train {words} --launcher pytorch
-"""
-_KUBERNETES = """\
-apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata: {{name: {name}}}
-spec:
-  runtimeRef: {{name: torch-distributed}}
-  trainer:
-    image: IMAGE  # one with devrun, the config and the data in it
-    numNodes: {nodes}
-    numProcPerNode: {processes}
-    resourcesPerNode: {{limits: {limits}}}
-    command: [torchrun]
-    args: {args}
-  podTemplateOverrides:  # loader workers pass their batches through /dev/shm
-  - targetJobs: [{{name: node}}]
-    spec:
-      volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
-      containers:
-      - {{name: node, volumeMounts: [{{name: shm, mountPath: /dev/shm}}]}}
-"""
-_TEXTS = {"slurm": _SLURM, "kubernetes": _KUBERNETES, "torchrun": _TORCHRUN}
+_TEMPLATES = Path(devrun.__file__).parent / "templates" / "jobs"
+_FILES = {
+    "slurm": "slurm.sh",
+    "kubernetes": "kubernetes.yaml",
+    "torchrun": "torchrun.sh",
+}
 _AGAIN = ("overwrite", "resume_from")
 _OURS = ("num_devices", "max_restarts", "nnodes", "rdzv_endpoint", "launcher")
 
@@ -78,7 +36,7 @@ _OURS = ("num_devices", "max_restarts", "nnodes", "rdzv_endpoint", "launcher")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, what = parser.add_argument, "slurm, kubernetes or torchrun"
     add(
-        "--print", dest="kind", choices=_TEXTS, required=True, metavar="KIND", help=what
+        "--print", dest="kind", choices=_FILES, required=True, metavar="KIND", help=what
     )
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
     add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
@@ -126,7 +84,8 @@ def _filled(args: argparse.Namespace, cfg: Any, words: list[str]) -> str:
     pod = [*start, *(w.replace("$", "$$") for w in words), "--launcher", "pytorch"]
     # as SLURM and Kubernetes take it: a to z, 0 to 9 and -
     name = re.sub(r"[^a-z0-9]+", "-", Path(args.config).stem.lower())[:40].strip("-")
-    return _TEXTS[args.kind].format(
+    template = (_TEMPLATES / _FILES[args.kind]).read_text(encoding="utf-8")
+    return template.format(
         name=f"devrun-{name}".strip("-"),
         nodes=args.nodes,
         processes=args.num_devices,

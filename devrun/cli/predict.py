@@ -1,22 +1,16 @@
 """`devrun predict CONFIG CHECKPOINT --out FILE`: what saved weights predict.
 
-`devrun test --predictions FILE` writes the same rows on its way, and needs labels, as
-a loss does. Here none is asked for.
+No loss is asked for, so the data set needs no labels.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from devrun.cli.console import say
 from devrun.cli.exits import Session
-from devrun.cli.test import (
-    FORMATS,
-    add_shared_arguments,
-    check_out,
-    launches,
-    opened,
-    say_written,
-)
+from devrun.cli.test import add_shared_arguments, check_out, launches, opened
+from devrun.text import LINE, escape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """One pass over the data set; nothing but the file is written."""
-    check_out("--out", args.out, FORMATS)
+    check_out("--out", args.out, (".csv", ".jsonl"))
     if launches(args, session, True):
         return 0
     with opened(args, every_sample=True, stage="predict") as (runner, hook, _):
@@ -36,5 +30,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
         rows = predict(runner, hook.loaders)
         if runner.rank == 0:
-            say_written(write_predictions(args.out, rows))
+            for path, count in write_predictions(args.out, rows).items():
+                say(f"written: {escape(path, LINE)} ({count} rows)")
     return 0

@@ -6,10 +6,11 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from devrun.data.prepared import ahead
 from devrun.dist import gather_objects
 from devrun.errors import ConfigError, DataError
 from devrun.files import disk_errors, replace_file, user_path
@@ -19,79 +20,57 @@ from devrun.run import Run
 from devrun.step import StepOutput
 
 
-class Kept:
-    """The predictions, and the labels, of the steps over one loader.
-
-    Args:
-        loader: reads the data set in its order, each rank its share.
-    """
-
-    def __init__(self, runner: Run, loader: Any) -> None:
-        self._runner, self._loader = runner, loader
-        self._mine: list[tuple[Any, Any]] = []
-
-    def watching(self, steps: Iterable[StepOutput]) -> Iterator[StepOutput]:
-        """The same steps; each is read when the device works on the next."""
-        waiting: StepOutput | None = None
-        for outputs in steps:
-            yield outputs
-            if waiting is not None:
-                self._take(waiting)
-            waiting = outputs
-        if waiting is not None:
-            self._take(waiting)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each sample that was read, in the order of the data set.
-
-        `index` is its place there; `file` where the data set has a list of them, as
-        `paths`, `files` or torchvision's `samples`; `prediction` the class number where
-        there are class scores, else what the model gave; `scores` those of one class a
-        sample; `label` where there is one. All ranks must call it together.
-
-        Raises:
-            DataError: there are other samples than the data set has.
-        """
-        prepared = self._runner.prepare_eval_loader(self._loader)
-        size, (rank, world) = length_of(prepared.dataset), prepared.data_share
-        _, _, told = self._runner.adapter.data_share
-        places = list(range(rank, size or 0, world)) if told else []
-        if size is None and world == 1:
-            places = list(range(len(self._mine)))
-        found = gather_objects(list(zip(places, self._mine)))
-        if not all(gather_objects(len(places) == len(self._mine))):
-            raise DataError(
-                f"the loader gave {len(self._mine)} samples, {len(places)} were "
-                "expected: predictions need a data set with a length, each of whose "
-                "samples is read once and in order"
-            )
-        pairs = sorted(chain(*found), key=lambda pair: pair[0])
-        soft = all(_is_soft(*pair) for _, pair in pairs)  # one of many may be by chance
-        file = _files(prepared.dataset, size)
-        return [{"index": i, **file(i), **_row(*pair, soft)} for i, pair in pairs]
-
-    def _take(self, outputs: StepOutput) -> None:
-        predictions, count = outputs.get("predictions"), outputs["num_samples"]
-        if predictions is None:
-            raise ConfigError(
-                "the model's evaluation step returned no `predictions`, only "
-                f"{', '.join(map(str, outputs))}: return them, or use `devrun predict`"
-            )
-        made = per_sample(predictions, count)
-        labels: Any = outputs.get("targets")
-        known = hasattr(labels, "detach") and labels.dim() and len(labels) == count
-        given = per_sample(labels, count) if known else [None] * count
-        self._mine += zip(made, given)
-
-
 def predict(runner: Run, loaders: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each of `loaders`; the model is asked for no loss."""
-    kept = {name: Kept(runner, loader) for name, loader in loaders.items()}
     with runner.evaluating():
-        for name, loader in loaders.items():
-            for _ in kept[name].watching(Steps(runner, loader, "predict")):
-                pass
-    return {name: one.rows() for name, one in kept.items()}
+        return {name: _rows(runner, loader) for name, loader in loaders.items()}
+
+
+def _rows(runner: Run, loader: Any) -> list[dict[str, Any]]:
+    """A row for each sample of `loader`, which reads a data set in its order.
+
+    `index` is its place there; `file` where the data set has a list of them, as
+    `paths`, `files` or torchvision's `samples`; `prediction` the class number where
+    there are class scores, else what the model gave; `scores` those of one class a
+    sample; `label` where there is one. All ranks must call it together.
+
+    Raises:
+        DataError: there are other samples than the data set has.
+    """
+    mine: list[tuple[Any, Any]] = []
+    for outputs in ahead(Steps(runner, loader, "predict"), 1):
+        mine += _of_step(outputs)  # while the device works on the next
+    prepared = runner.prepare_eval_loader(loader)
+    size, (rank, world) = length_of(prepared.dataset), prepared.data_share
+    _, _, told = runner.adapter.data_share
+    places = list(range(rank, size or 0, world)) if told else []
+    if size is None and world == 1:
+        places = list(range(len(mine)))
+    found = gather_objects(list(zip(places, mine)))
+    if not all(gather_objects(len(places) == len(mine))):
+        raise DataError(
+            f"the loader gave {len(mine)} samples, {len(places)} were expected: "
+            "predictions need a data set with a length, each of whose samples is read "
+            "once and in order"
+        )
+    pairs = sorted(chain(*found), key=lambda pair: pair[0])
+    soft = all(_is_soft(*pair) for _, pair in pairs)  # one of many may be by chance
+    file = _files(prepared.dataset, size)
+    return [{"index": i, **file(i), **_row(*pair, soft)} for i, pair in pairs]
+
+
+def _of_step(outputs: StepOutput) -> Iterable[tuple[Any, Any]]:
+    """Prediction and label (or None) of each sample."""
+    predictions, count = outputs.get("predictions"), outputs["num_samples"]
+    if predictions is None:
+        raise ConfigError(
+            "the model's evaluation step returned no `predictions`, only "
+            f"{', '.join(map(str, outputs))}: return them"
+        )
+    labels: Any = outputs.get("targets")
+    known = hasattr(labels, "detach") and labels.dim() and len(labels) == count
+    given = per_sample(labels, count) if known else [None] * count
+    return zip(per_sample(predictions, count), given)
 
 
 def write_predictions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,8 +97,10 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
         lines.append(f"not finite: {facts['not_finite']} has nan or infinite values")
     if facts["metrics"]:
         lines.append(f"last validation: {listed(facts['metrics'])}")
+    checkpoint = facts["last_checkpoint"]
     if facts["best"]:
         best = facts["best"]
+        checkpoint = best["checkpoint"] or checkpoint
         score = f"{best['metric'] or ''} {_shown(best['score'])}".lstrip()
         lines.append(f"best: {score}  {best['checkpoint'] or ''}".rstrip())
     if facts["last_checkpoint"]:
@@ -105,7 +108,11 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
     lines.append(f"logs: {work_dir / facts['timestamp']}.log, .log.json, run.json")
     if bound := bound_of(shares_of(facts)):
         lines.append(f"time: {bound}")
-    lines.append(f"report: devrun report {shlex.quote(str(work_dir))}")
+    folder = shlex.quote(str(work_dir))
+    if checkpoint:
+        at = shlex.quote(os.path.relpath(checkpoint))
+        lines.append(f"evaluate: devrun test {folder}/config.yaml {at}")
+    lines.append(f"report: devrun report {folder}")
     return "\n".join(lines)
 
 

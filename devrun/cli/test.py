@@ -41,12 +41,9 @@ from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import disk_errors, user_path
 from devrun.launched import join_launcher, take_signals
-from devrun.text import LINE, escape
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-FORMATS = (".csv", ".jsonl")
-"""Of predictions, by the end of the file's name."""
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
 """Options by which a loader may leave out samples or read them in another order."""
 
@@ -65,8 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="in place of the config's evaluation.metric_options",
     )
-    rows = "also write a row for each sample: .csv or .jsonl"
-    add("--predictions", metavar="FILE", help=rows)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,25 +85,14 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Evaluate as the training did, once, and write nothing but what flags name."""
-    check_out("--out", args.out, (".json",), "; --predictions FILE has the samples'")
-    check_out("--predictions", args.predictions, FORMATS)
-    whole = args.predictions is not None
-    if launches(args, session, whole):
+    check_out("--out", args.out, (".json",), "; devrun predict writes the samples'")
+    if launches(args, session, False):
         return 0
-    with opened(args, every_sample=whole) as (runner, hook, checkpoint):
-        from devrun.cli.predictions import Kept, write_predictions
-
-        kept: dict[str, Kept] = {}
-        if whole:
-            kept = {name: Kept(runner, hook.loaders[name]) for name in hook.loaders}
-        watch = (lambda name, steps: kept[name].watching(steps)) if whole else None
-        found = hook.evaluate_now(runner, watch)
-        rows = {name: one.rows() for name, one in kept.items()}
+    with opened(args, every_sample=False) as (runner, hook, checkpoint):
+        found = hook.evaluate_now(runner)
         if runner.rank == 0:
             say(f"{args.split}: {listed(found)}")
             _write(args, checkpoint, found)
-            if whole:
-                say_written(write_predictions(args.predictions, rows))
     return 0
 
 
@@ -120,12 +104,6 @@ def launches(args: argparse.Namespace, session: Session, every_sample: bool) -> 
         return True
     take_signals()
     return False
-
-
-def say_written(files: dict[str, int]) -> None:
-    """Where predictions are now."""
-    for path, count in files.items():
-        say(f"written: {escape(path, LINE)} ({count} rows)")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -137,6 +138,8 @@ def _train(
     record = RunRecord(plan.work_dir / "run.json" if writes else None, facts)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
+    if plan.main and sys.stderr.isatty():
+        complain(f"{args.config}; importing PyTorch", "training")
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from torch.autograd import set_detect_anomaly

@@ -10,14 +10,14 @@ from types import ModuleType
 from typing import Any
 
 from devrun.blame import cause_of
-from devrun.config.origin import config_error, describe, hint_for
+from devrun.config.origin import config_error
+from devrun.config.schema import check_key
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.files import user_path
 from devrun.trust import import_for_config, import_for_user
 
 _KEY = "custom_imports"
-_ACCEPTED = ("imports", "allow_failed_imports")
 
 
 def import_custom(
@@ -36,17 +36,11 @@ def import_custom(
     wish = cfg.get(_KEY)
     if wish is None:
         return []
-    if not isinstance(wish, ConfigDict):
-        reason = f"takes dict(imports=[...]), not {describe(wish)}"
-        raise config_error(reason, origin_of(cfg, _KEY), [_KEY], ConfigTypeError)
-    for key in wish:
-        if key not in _ACCEPTED:
-            reason = f"unknown key; {hint_for(key, _ACCEPTED)}"
-            raise config_error(reason, origin_of(wish, key), [_KEY, key])
+    check_key(cfg, _KEY)
     place, path = origin_of(wish, "imports"), [_KEY, "imports"]
     names = wish.get("imports") or []
     names = [names] if isinstance(names, str) else names
-    if not isinstance(names, (list, tuple)) or not all(map(_is_module, names)):
+    if not all(map(_is_module, names)):
         reason = "takes module names such as mypackage.models"
         raise config_error(reason, place, path, ConfigTypeError)
     modules = []
@@ -59,8 +53,8 @@ def import_custom(
         except Exception as error:
             reason = (
                 f"importing {name!r} failed: {cause_of(error)}; install it, or put "
+                "its directory on PYTHONPATH"
             )
-            reason += "its directory on PYTHONPATH"
             reason = str(error) if isinstance(error, ConfigError) else reason
             problem = config_error(reason, place, path)
             if not wish.get("allow_failed_imports"):

@@ -19,15 +19,15 @@ from devrun.place import KeyPath, Origin
 
 MAX_DEPTH = 50
 MAX_NODES = 100_000
-MAX_STRING = 1 << 20
 MAX_BITS = 4096
 MAX_STEPS = 300_000
 """A few microseconds and some hundred bytes each: seconds and 100 MiB in all."""
 
 _SCALARS = (str, int, float, type(None))
 _CONTAINERS = (list, tuple, range, dict)
-_EACH = 32
+EACH = 32
 """Characters that a value of any kind counts as."""
+_LARGEST = EACH * MAX_NODES
 
 T = TypeVar("T")
 
@@ -52,17 +52,11 @@ class Budget:
         if self._steps < 0:
             raise TooMuch("more work than a configuration may take; write it out")
 
-    def text(self, chars: int) -> None:
-        """Pay for a text of so many characters."""
-        if chars > MAX_STRING:
+    def room(self, chars: int) -> None:
+        """Pay for a text of so many characters, or a container of that size."""
+        if chars > _LARGEST:
             raise TooMuch("the result would be too large")
-        self.charge(chars >> 6)
-
-    def rows(self, count: int) -> None:
-        """Pay for a container of so many values."""
-        if count > MAX_NODES:
-            raise TooMuch("the result would be too large")
-        self.charge(1 + (count >> 1))
+        self.charge(1 + (chars >> 6))
 
     def look(self, *values: Any) -> None:
         """Pay for going through all of `values`, to compare, show or hash them."""
@@ -74,15 +68,13 @@ class Budget:
 
         A method of text makes no more than that many characters either.
         """
-        size = (len(holder) + 1) * (1 + sum(weigh(one) - _EACH for one in wanted))
-        self.text(size) if isinstance(holder, str) else self.charge(size >> 9)
+        size = (len(holder) + 1) * (1 + sum(weigh(one) - EACH for one in wanted))
+        self.room(size) if isinstance(holder, str) else self.charge(size >> 9)
 
     def made(self, value: T) -> T:
         """Pay for the result of an operation, and hand it on."""
-        if isinstance(value, str):
-            self.text(len(value))
-        elif isinstance(value, _CONTAINERS):
-            self.rows(len(value))
+        if isinstance(value, (str, *_CONTAINERS)):
+            self.room(len(value) if isinstance(value, str) else EACH * len(value))
         elif isinstance(value, complex):
             raise TooMuch("the result is a complex number")
         elif isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -100,7 +92,7 @@ def weigh(value: Any) -> int:
     """
     size, level = 0, [value]
     for _ in range(2 * MAX_DEPTH):
-        size += _EACH * len(level)
+        size += EACH * len(level)
         below: list[Any] = []
         for item in level:
             if isinstance(item, (str, range)):
@@ -108,11 +100,11 @@ def weigh(value: Any) -> int:
             elif isinstance(item, int):
                 size += item.bit_length() >> 2
             elif isinstance(item, _CONTAINERS):
-                size += _EACH * len(item)
+                size += EACH * len(item)
                 below.extend(item)
                 if isinstance(item, dict):
                     below.extend(item.values())
-            if size > _EACH * MAX_NODES:
+            if size > _LARGEST:
                 raise TooMuch("a value too large to go through")
         if not below:
             return size

@@ -298,7 +298,7 @@ def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) ->
         value = _appended(None, value, path, origin)
     if type(value) is str:
         try:
-            return with_environment(value, budget.text)
+            return with_environment(value, budget.room)
         except ValueError as error:
             raise config_error(str(error), origin, path) from None
     if isinstance(value, ConfigDict) and path:

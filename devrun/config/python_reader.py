@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from devrun.config import python_operations as operations
 from devrun.config.limits import MAX_BITS, Budget, TooMuch
 from devrun.config.origin import config_error, describe, hint_for
+from devrun.config.python_operations import Operations
 from devrun.config.template import MARKER
 from devrun.config.tree import ConfigDict, origin_of, place
 from devrun.errors import ConfigError
@@ -23,7 +23,6 @@ from devrun.place import Origin, Place
 from devrun.python38 import unparsed, unsuffixed
 from devrun.text import escape
 
-MAX_WORDS = 60_000
 TRUST = "use --trust-config to run this file as Python code"
 WRONG = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
@@ -32,8 +31,6 @@ WRONG = (
 """What an operation on the values of a configuration can raise."""
 _SCALARS = (str, bool, int, float, type(None))
 _CONVERSIONS = {-1: "s", 115: "s", 114: "r", 97: "a"}
-_WORD = re.compile(r"\w+|[^\w\s]")
-"""What a node of the syntax tree takes at least one of."""
 
 
 def parse(text: str, file: str, budget: Budget) -> ast.Module:
@@ -42,11 +39,7 @@ def parse(text: str, file: str, budget: Budget) -> ast.Module:
     Raises:
         ConfigError: no valid Python, or too much of it.
     """
-    words = len(_WORD.findall(text))
-    if words > MAX_WORDS:
-        reason = f"more than {MAX_WORDS} words and signs; split it with `_base_`"
-        raise config_error(reason, Origin(file))
-    budget.charge(words)
+    budget.charge(len(text) >> 2)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # '\d' in a text is its author's matter
@@ -94,7 +87,8 @@ class Reader:
         self.names = ConfigDict(__name__="__config__")
         self._inner: dict[str, Any] = {}
         """The names of the comprehension at hand."""
-        self.functions = operations.functions(budget)
+        self.do = Operations(budget)
+        self.functions = self.do.functions
         self.functions["globals"] = lambda: self.names
         self.imports: dict[str, ast.stmt] = {}
         self.target: list[str] = []
@@ -172,7 +166,7 @@ class Reader:
             if target.id == "_base_":
                 self._load_bases(value, self.origin(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
-            given = operations.items(self.budget, value)
+            given = self.do.items(value)
             if len(given) != len(target.elts):
                 self.fail(target, f"{len(target.elts)} names for {len(given)} values")
             for part, item in zip(target.elts, given):
@@ -180,10 +174,10 @@ class Reader:
         elif isinstance(target, ast.Subscript) or _in_base(target):
             holder, key = self.holder(target)
             if _in_base(target):  # from then on it is the bases' own
-                value = operations.deep_copy(self.budget, value)
+                value = self.do.deep_copy(value)
             if isinstance(holder, ConfigDict):
                 line = self.origin(target)
-                operations.put(self.budget, holder, key, value, line)
+                self.do.put(holder, key, value, line)
             elif isinstance(holder, list) and isinstance(key, int):
                 holder[key] = value
             else:
@@ -206,14 +200,14 @@ class Reader:
         old, given = self.value(node.target), self.value(node.value)
         if isinstance(old, list) and isinstance(node.op, ast.Add):
             # In place, as Python does: other names for the list see it too.
-            old.extend(operations.items(self.budget, given))
+            old.extend(self.do.items(given))
             self.assign(node.target, self.budget.made(old))
         else:
-            made = operations.operate(self.budget, node.op, old, given)
+            made = self.do.operate(node.op, old, given)
             self.assign(node.target, made)
 
     def _read_for(self, node: ast.For) -> None:
-        for item in operations.items(self.budget, self.value(node.iter)):
+        for item in self.do.items(self.value(node.iter)):
             self.budget.charge()
             self.assign(node.target, item)
             self.run(node.body)
@@ -268,20 +262,18 @@ class Reader:
     def elements(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
             if isinstance(node, ast.Starred):
-                yield from operations.items(self.budget, self.value(node.value))
+                yield from self.do.items(self.value(node.value))
             else:
                 yield self.value(node)
 
     def _read_dict(self, node: ast.Dict) -> ConfigDict:
-        result = operations.new_dict(self.budget, self.origin(node))
+        result = self.do.new_dict(self.origin(node))
         for key, value in zip(node.keys, node.values):
             if key is None:
-                operations.update(self.budget, result, self.value(value))
+                self.do.update(result, self.value(value))
             else:
                 line = self.origin(key)
-                operations.put(
-                    self.budget, result, self.value(key), self.value(value), line
-                )
+                self.do.put(result, self.value(key), self.value(value), line)
         return result
 
     def _read_call(self, node: ast.Call) -> Any:
@@ -295,7 +287,7 @@ class Reader:
                 return self._call(self.functions[name], node)
         if isinstance(function, ast.Attribute):
             receiver = self.value(function.value)
-            method = operations.method_of(self.budget, receiver, function.attr)
+            method = self.do.method_of(receiver, function.attr)
             if method is not None:
                 return self._call(method, node)
         self.refuse(node, f"the call {source_of(function)}(...)")
@@ -306,26 +298,26 @@ class Reader:
     def _call_dict(self, node: ast.Call) -> ConfigDict:
         if len(node.args) > 1:
             self.fail(node, "dict(...) takes one positional argument at most")
-        result = operations.new_dict(self.budget, self.origin(node))
+        result = self.do.new_dict(self.origin(node))
         for given in self.elements(node.args):
-            operations.update(self.budget, result, given)
-        operations.update(self.budget, result, self._keywords(node))
+            self.do.update(result, given)
+        self.do.update(result, self._keywords(node))
         return result
 
     def _keywords(self, node: ast.Call) -> ConfigDict:
         """The arguments with a name, each with its line."""
-        result = operations.new_dict(self.budget)
+        result = self.do.new_dict()
         for keyword in node.keywords:
             value, line = self.value(keyword.value), self.origin(keyword)
             given = value if keyword.arg is None else {keyword.arg: value}
             if not isinstance(given, dict):
                 self.fail(keyword, f"`**` takes a dict, not {describe(given)}")
-            for key in operations.items(self.budget, given):
+            for key in self.do.items(given):
                 if key in result:
                     self.fail(keyword, f"the key {describe(key)} is given twice")
                 own = origin_of(given, key) or line
                 value = dict.__getitem__(given, key)
-                operations.put(self.budget, result, key, value, own)
+                self.do.put(result, key, value, own)
         return result
 
     def _read_attribute(self, node: ast.Attribute) -> Any:
@@ -367,26 +359,26 @@ class Reader:
         left = self.value(node.left)
         for sign, right_node in zip(node.ops, node.comparators):
             right = self.value(right_node)
-            if not operations.operate(self.budget, sign, left, right):
+            if not self.do.operate(sign, left, right):
                 return False
             left = right
         return True
 
     def _read_joinedstr(self, node: ast.JoinedStr) -> str:
         parts = [str(self.value(part)) for part in node.values]
-        self.budget.text(sum(map(len, parts)))
+        self.budget.room(sum(map(len, parts)))
         return "".join(parts)
 
     def _read_formattedvalue(self, node: ast.FormattedValue) -> str:
         spec = str(self.value(node.format_spec)) if node.format_spec else ""
         value, conversion = self.value(node.value), _CONVERSIONS[node.conversion]
-        return operations.show(self.budget, value, conversion, spec)
+        return self.do.show(value, conversion, spec)
 
     def _read_dictcomp(self, node: ast.DictComp) -> ConfigDict:
-        result = operations.new_dict(self.budget, self.origin(node))
+        result = self.do.new_dict(self.origin(node))
         for _ in self.loop(node.generators):
             key, value = self.value(node.key), self.value(node.value)
-            operations.put(self.budget, result, key, value, self.origin(node.key))
+            self.do.put(result, key, value, self.origin(node.key))
         return result
 
     def loop(self, generators: list[ast.comprehension]) -> Iterator[None]:
@@ -395,7 +387,7 @@ class Reader:
             yield
             return
         (first, *rest), outer = generators, self._inner
-        rounds = operations.items(self.budget, self.value(first.iter))
+        rounds = self.do.items(self.value(first.iter))
         self._inner = dict(outer)
         for item in rounds:
             self.budget.charge()
@@ -406,8 +398,8 @@ class Reader:
 
 
 _PLAIN: dict[str, Callable[[Reader, Any], Any]] = {
-    "BinOp": lambda of, node: operations.operate(
-        of.budget, node.op, of.value(node.left), of.value(node.right)
+    "BinOp": lambda of, node: of.do.operate(
+        node.op, of.value(node.left), of.value(node.right)
     ),
     "Expr": lambda of, node: of.value(node.value),
     "If": lambda of, node: of.run(node.body if of.value(node.test) else node.orelse),
@@ -421,9 +413,7 @@ _PLAIN: dict[str, Callable[[Reader, Any], Any]] = {
         *(part and of.value(part) for part in (node.lower, node.upper, node.step))
     ),
     "Tuple": lambda of, node: tuple(of.elements(node.elts)),
-    "UnaryOp": lambda of, node: operations.operate(
-        of.budget, node.op, of.value(node.operand)
-    ),
+    "UnaryOp": lambda of, node: of.do.operate(node.op, of.value(node.operand)),
 }
 """Kinds of nodes whose value is one line; the others have a method."""
 _PLAIN["GeneratorExp"] = _PLAIN["ListComp"]

@@ -78,6 +78,24 @@ _GRAD_CLIP = {
 GRAD_CLIP = frozenset(_GRAD_CLIP)
 """What `grad_clip` of `optimizer_config` takes."""
 
+PARALLEL = Section(
+    {
+        "type": "text?",
+        "mesh": Section({"replicate": "count", "shard": "count", "tensor": "count"}),
+        "static_graph": "flag?",
+        "gradient_as_bucket_view": "flag?",
+        "find_unused_parameters": "flag?",
+        "broadcast_buffers": "flag?",
+        "bucket_cap_mb": "count?",
+        "compression": "text?",
+        "sync_bn": "flag?",
+        "wrap": "text|list?",
+        "reshard": "flag?",
+        "offload": "flag?",
+        "plan": "dict?",
+    }
+)
+
 UNUSED = (
     "diff_seed",
     "gpu_ids",
@@ -237,7 +255,9 @@ KEYS: dict[str, str | Section] = {
     "log_config": Section({"interval": "count", "hooks": "list"}),
     "evaluation": Section({"interval": "count", "start": "size?"}, open=True),
     "custom_hooks": "list?",
-    "custom_imports": "dict?",
+    "custom_imports": Section(
+        {"imports": "text|list?", "allow_failed_imports": "flag"}
+    ),
     "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
@@ -248,7 +268,7 @@ KEYS: dict[str, str | Section] = {
     "launcher": "text?",
     "find_unused_parameters": "flag",
     "sync_bn": "flag?",
-    "parallel": "dict?",
+    "parallel": PARALLEL,
     "auto_resume": "flag",
     # the process
     "work_dir": "text?",
@@ -350,7 +370,7 @@ def check_config(cfg: Any) -> None:
     for key, value in tree.items():
         path = (key,)
         if key in KEYS:
-            _check(tree, key, value, KEYS[key], path)
+            check_value(tree, key, value, KEYS[key], path)
         elif key in _RUNNERS:
             kind, limit = _RUNNERS[key]
             reason = f"no longer read; write runner = dict(type={kind!r}, {limit}=...)"
@@ -362,7 +382,7 @@ def check_config(cfg: Any) -> None:
             or str(key).startswith(("x-", "_"))
         ):
             if key in (others := _device_keys(FACTS)):  # of another package's device
-                _check(tree, key, value, others[key], path)
+                check_value(tree, key, value, others[key], path)
                 continue
             if key in _LOADER:
                 reason = "unknown key; it belongs to the section data"
@@ -381,15 +401,25 @@ def check_config(cfg: Any) -> None:
     _refuse_masked(tree, ())
 
 
+def check_key(tree: Any, key: str) -> None:
+    """Refuse a value of the top-level `key` that is not of its kind."""
+    _check(tree, key, tree[key], KEYS[key], (key,))
+
+
 def unused(cfg: Any) -> list[str]:
     """Keys of `UNUSED` that `cfg` has, but for variables that its file reads."""
     helpers = getattr(cfg, "__dict__", {}).get("_helpers", ())
     return [key for key in UNUSED if cfg.get(key) and key not in helpers]
 
 
-def _check(
+def check_value(
     node: Any, key: Any, value: Any, rule: str | Section, path: tuple[Any, ...]
 ) -> None:
+    """Refuse a `value`, at `key` of `node` in `path`, that is not as `rule` says.
+
+    Raises:
+        ConfigError: as `check_config`.
+    """
     if isinstance(rule, str):
         names = rule.rstrip("?").split("|")
         if (value is None and rule.endswith("?")) or any(
@@ -408,13 +438,13 @@ def _check(
     foreign = bool(rule.types) and value.get("type", None) not in (None, *rule.types)
     for name, child in value.items():
         if name in rule.keys:
-            _check(value, name, child, rule.keys[name], (*path, name))
+            check_value(value, name, child, rule.keys[name], (*path, name))
         elif not (rule.open or foreign):
             # of another package's device
             others = _of_devices("runner_options", FACTS) if path == ("runner",) else {}
             if name not in others:
                 _unknown(value, name, rule.keys, (*path, name))
-            _check(value, name, child, others[name], (*path, name))
+            check_value(value, name, child, others[name], (*path, name))
 
 
 def wanted(rule: str | Section) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,20 +21,17 @@ from torch.utils.data import (
     DataLoader,
     IterableDataset,
     RandomSampler,
-    SequentialSampler,
     default_collate,
 )
 
 from devrun.data.facts import column
-from devrun.data.sampler import EpochBatchSampler, SampleKey
+from devrun.data.sampler import SampleKey
 from devrun.data.seeded import SeededDataset
 from devrun.data.spec import ConfiguredLoader
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 
 _OBSERVED = 1000
 """Samples, evenly spaced, that are read to learn their lengths."""
-_MOST_BATCHES = 2000
-"""Laid out in advance, to choose sizes and to tell the waste."""
 WAYS = ("quantiles", "longest")
 
 logger = logging.getLogger("devrun")
@@ -74,13 +72,11 @@ class Padding:
     """The tensors of a sample that are padded together, all to one size.
 
     `values` has for each key what its tensor is padded with, `dim` is the dimension of
-    a sample's tensor that varies, `masks` the keys under which int64 ones and zeros
-    are added that tell data from padding. The key None is the sample itself.
+    a sample's tensor that varies. The key None is the sample itself.
     """
 
     values: Mapping[Any, float]
     dim: int
-    masks: Mapping[Any, str]
 
     def length(self, item: Any, *, batched: bool = False) -> int:
         """The longest of the tensors of a sample, or of a batch; 0 without any."""
@@ -93,14 +89,6 @@ class Padding:
         for key, value in self.values.items():
             tensor = _tensor_at(item, key)
             made = _put(made, key, resized(tensor, self._at(batched), size, value))
-        for key, name in self.masks.items():
-            if not isinstance(item, Mapping) or name in item:
-                raise ConfigError(
-                    f"the mask {name!r} must be a new key of samples that are dicts; "
-                    "one that is there already is padded with 0 instead"
-                )
-            mask = torch.arange(size) < self._size(item, key, batched)
-            made = _put(made, name, mask.long())
         return made
 
     def _at(self, batched: bool) -> int:
@@ -125,7 +113,7 @@ class BucketCollate:
     samples are not changed. A worker can have it.
 
     Raises:
-        ConfigError: a key is not there or cannot be padded, or a mask cannot be made.
+        ConfigError: a key is not there or cannot be padded.
         DataError: a sample is too long.
     """
 
@@ -149,7 +137,6 @@ def bucketed(
     *,
     pad: Mapping[Any, float] | float,
     dim: int = 0,
-    mask: Mapping[Any, str] | None = None,
     sizes: str | Sequence[int] = "quantiles",
     num: int = 8,
     multiple_of: int = 1,
@@ -158,16 +145,14 @@ def bucketed(
     """A copy of `loader` whose batches are padded to a small set of sizes.
 
     Which samples make a batch does not change, and neither do workers or sampler, so
-    it can be sharded and resumed like the original. The sizes and the padding to
-    expect are logged once. Lengths are those that the data set has in `lengths`, one
-    whole number for each sample, or else of 1000 samples that are read.
+    it can be sharded and resumed like the original. The sizes are logged once. Lengths
+    are those that the data set has in `lengths`, one whole number for each sample, or
+    else of 1000 samples that are read.
 
     Args:
         pad: key -> value to pad with, for everything that varies; a number alone if a
             sample is one tensor. The key of a part of a tuple is its place.
         dim: of a sample's tensors, the one that varies.
-        mask: key -> name of the mask to add for it, where torch's collate function
-            makes the batch.
         sizes: `quantiles`, at most `num` that get equally many batches; a list; or
             `longest`: no buckets, each batch is padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
@@ -184,23 +169,24 @@ def bucketed(
     _check(sizes, num, multiple_of)
     padded: Any = copy.copy(loader)
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
-    padding = _padding(loader, pad, dim, mask)
+    padding = _padding(pad, dim)
     if group_by_length:
         if not isinstance(loader, ConfiguredLoader) or not _shuffles(loader):
             raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
         padded.lengths = _lengths(loader, padding, whole=True)
     grouped: Tensor | None = getattr(padded, "lengths", None)
     lengths = _lengths(loader, padding) if grouped is None else grouped
-    batches = _batches(padded, lengths)
     chosen: Sequence[int] = ()
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
     elif sizes == "quantiles":
-        chosen = _quantiles(batches, lengths, num, multiple_of)
+        batch = 1 if grouped is not None else _batch_size(loader)
+        chosen = _quantiles(lengths, num, multiple_of, batch)
     buckets = Buckets(tuple(chosen), multiple_of)
-    cost = f": {_forecast(batches, buckets)}" if batches else ""
+    if len(lengths):
+        buckets.fit(int(lengths.max()))  # what is too long is told now
     name = type(loader.dataset).__name__
-    logger.info("batches of %s are padded to %s%s", name, buckets, cost)
+    logger.info("batches of %s are padded to %s", name, buckets)
     padded.collate_fn = BucketCollate(loader.collate_fn, padding, buckets)
     return padded  # type: ignore[no-any-return]
 
@@ -248,7 +234,7 @@ def _put(item: Any, key: Any, value: Any) -> Any:
     return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
 
 
-def _padding(loader: DataLoader[Any], pad: Any, dim: Any, mask: Any) -> Padding:
+def _padding(pad: Any, dim: Any) -> Padding:
     values = pad if isinstance(pad, Mapping) else {None: pad}
     if not values or not all(isinstance(v, (int, float)) for v in values.values()):
         raise ConfigTypeError.of(
@@ -256,16 +242,7 @@ def _padding(loader: DataLoader[Any], pad: Any, dim: Any, mask: Any) -> Padding:
         )
     if type(dim) is not int:
         raise ConfigTypeError.of("dim", f"must be an int: {dim!r}")
-    masks = dict(mask or {})
-    for key in masks:
-        if key not in values:
-            raise ConfigError.of("mask", f"has {key!r}, which pad has not")
-    if masks and loader.collate_fn is not default_collate:
-        raise ConfigError.of(
-            "mask",
-            "is not for a collate_fn of your own: let that make one, and pad it with 0",
-        )
-    return Padding(dict(values), dim, masks)
+    return Padding(dict(values), dim)
 
 
 def _check(sizes: Any, num: Any, multiple_of: Any) -> None:
@@ -317,53 +294,26 @@ def _has(sample: Any, key: Any) -> bool:
     )
 
 
-def _batches(loader: DataLoader[Any], lengths: Tensor) -> list[Tensor]:
-    """`lengths` as batches of the kind to expect: in turn, at random, or grouped."""
-    if len(lengths) == 0:
-        return []
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
-    sampler = EpochBatchSampler(
-        len(lengths),
-        size,
-        shuffle=not isinstance(loader.sampler, SequentialSampler),
-        seed=0,
-        drop_last=loader.drop_last,
-        lengths=getattr(loader, "lengths", None),
-    )
-    order = sampler.order(0)[: len(sampler) * size]
-    return [part for part in lengths[order].split(size)[:_MOST_BATCHES] if len(part)]
+def _batch_size(loader: DataLoader[Any]) -> int:
+    return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
 
 
-def _quantiles(
-    batches: list[Tensor], lengths: Tensor, num: int, multiple_of: int
-) -> list[int]:
-    """Sizes for batches like these, of which the last holds the longest sample."""
-    if len(lengths) == 0:
-        raise ConfigError(
-            "no lengths to choose sizes from: give sizes as a list, or the data set "
-            "`lengths`",
-            key="sizes",
-        )
-    longest = torch.stack([part.max() for part in batches or [lengths]]).sort().values
-    ends = -(-torch.arange(1, num) * len(longest) // num) - 1  # rounded up
-    found = [*longest[ends].tolist(), int(lengths.max())]
-    return sorted({_rounded(size, multiple_of) for size in found})
+def _quantiles(lengths: Tensor, num: int, multiple_of: int, batch: int) -> list[int]:
+    """Sizes that get equally many batches of `batch` samples that meet by chance.
 
-
-def _forecast(batches: Sequence[Tensor], buckets: Buckets) -> str:
-    """Share of padding and number of shapes in `batches`, the lengths of their samples.
-
-    A shape is the number of samples and the size they are padded to.
+    All of a batch are at most as long as the quantile q of the lengths with the
+    probability q to the power of `batch`.
     """
-    shapes: set[tuple[int, int]] = set()
-    real = total = 0
-    for batch in batches:
-        size = buckets.fit(int(batch.max()))
-        shapes.add((len(batch), size))
-        real += int(batch.sum())
-        total += len(batch) * size
-    share = 100 * (1 - real / max(total, 1))
-    return f"{share:.1f} % padding, {len(shapes)} shape{'s' * (len(shapes) > 1)}"
+    count = len(lengths)
+    if count == 0:
+        raise ConfigError.of(
+            "sizes",
+            "cannot be chosen without lengths: give sizes as a list, or the data set "
+            "`lengths`",
+        )
+    shares = ((part / num) ** (1 / batch) for part in range(1, num + 1))
+    found = lengths.sort().values[[math.ceil(share * count) - 1 for share in shares]]
+    return sorted({_rounded(size, multiple_of) for size in found.tolist()})
 
 
 def _rounded(length: int, multiple: int) -> int:

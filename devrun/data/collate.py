@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader, default_collate, default_convert
+from torch.utils.data import default_collate, default_convert
 
 from devrun.construct import short, where
 from devrun.data.transforms import build_pipeline
@@ -72,18 +71,3 @@ class TransformedBatch:
 
     def __call__(self, samples: Any) -> Any:
         return self.transform(self.collate_fn(samples))
-
-
-def softens(loader: DataLoader[Any]) -> bool:
-    """Whether the batches of `loader` have labels that torchvision mixed."""
-    v2: Any = sys.modules.get("torchvision.transforms.v2")
-    if v2 is None or not isinstance(loader.collate_fn, TransformedBatch):
-        return False
-    given = loader.collate_fn.transform
-    waiting = [given]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, (v2.MixUp, v2.CutMix)):
-            return True
-        waiting += getattr(part, "transforms", ())
-    return False

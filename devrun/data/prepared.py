@@ -199,7 +199,7 @@ class PreparedLoader:
         if self.accumulate > 1:
             items = self._grouped(items)
         if self._lookahead:
-            items = _ahead(items, self._lookahead)
+            items = ahead(items, self._lookahead)
         if self._moves[1] is not None:
             items = map(self._moves[1], items)
         if self.stream is not None:
@@ -333,7 +333,7 @@ class PreparedLoader:
             yield group
 
 
-def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
+def ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
     """`items`, each handed out when the `count` after it have been fetched."""
     held: deque[Any] = deque()
     for item in items:

@@ -137,15 +137,11 @@ class KeyedBatchSampler(Sampler[Any]):
     A restart asks it for the batches before the position and throws away the
     indices, not the data. What it draws from the global streams comes from (seed,
     epoch) instead, unless it has a `set_epoch` of its own to go by; a `generator` of
-    its own starts each epoch from (the seed that it had, epoch). With `joined` that
-    many of its batches make one; what does not fill one is left out.
+    its own starts each epoch from (the seed that it had, epoch).
     """
 
-    def __init__(
-        self, batch_sampler: Iterable[Any], *, seed: int, joined: int = 1
-    ) -> None:
-        self.batch_sampler = batch_sampler
-        self.seed, self.joined = seed, joined
+    def __init__(self, batch_sampler: Iterable[Any], *, seed: int) -> None:
+        self.batch_sampler, self.seed = batch_sampler, seed
         found = (getattr(owner, "generator", None) for owner in self._owners())
         self._generators = [
             (generator, generator.initial_seed())
@@ -157,8 +153,7 @@ class KeyedBatchSampler(Sampler[Any]):
 
     @property
     def batch_size(self) -> int | None:
-        size = getattr(self.batch_sampler, "batch_size", None)
-        return None if size is None else size * self.joined
+        return getattr(self.batch_sampler, "batch_size", None)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of `epoch`."""
@@ -172,7 +167,7 @@ class KeyedBatchSampler(Sampler[Any]):
         self._start = batch
 
     def __len__(self) -> int:
-        return len(self.batch_sampler) // self.joined  # type: ignore[arg-type]
+        return len(self.batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[list[Any]]:
         batches: Iterable[Any] = self.batch_sampler
@@ -180,8 +175,6 @@ class KeyedBatchSampler(Sampler[Any]):
             for generator, seed in self._generators:
                 generator.manual_seed(rng.mix(seed, self.epoch, 0, _CUSTOM))
             batches = _seeded(batches, rng.mix(self.seed, self.epoch, 0, _CUSTOM))
-        if self.joined > 1:
-            batches = _joined(batches, self.joined)
         return self._keyed(batches, self.epoch, self._start)
 
     def _owners(self) -> tuple[Any, ...]:
@@ -193,16 +186,6 @@ class KeyedBatchSampler(Sampler[Any]):
         self._start = 0
         for batch in islice(batches, start, None):
             yield [SampleKey(epoch, index) for index in batch]
-
-
-def _joined(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
-    """`count` batches in one, all of the size of the first."""
-    size, iterator = 0, iter(batches)
-    while group := list(islice(iterator, count)):
-        size = size or len(group[0])
-        joined = [index for batch in group for index in batch]
-        if len(joined) == size * count:
-            yield joined
 
 
 def _seeded(batches: Iterable[Any], seed: int) -> Iterator[Any]:

@@ -79,8 +79,6 @@ class LoaderSpec:
     rank: int = 0
     world_size: int = 1
     training: bool = True
-    joined: int = 1
-    """Batches of `batch_sampler` that make one."""
 
     @classmethod
     def of(
@@ -161,7 +159,7 @@ class LoaderSpec:
             own = self.batch_sampler
             if own is None:
                 own = BatchSampler(self.sampler, self.batch_size or 1, self.drop_last)
-            return KeyedBatchSampler(own, seed=self.seed, joined=self.joined)
+            return KeyedBatchSampler(own, seed=self.seed)
         sampler = EpochBatchSampler(
             len(self.dataset),
             self.batch_size or 1,

@@ -1,18 +1,17 @@
 """Image transforms for `pipeline` lists: on tensors (C, H, W) and on Pillow images.
 
     pipeline:
-    - {type: RandomResizedCrop, size: 224}
+    - {type: torchvision.transforms.v2.RandomResizedCrop, size: 224}
     - {type: RandomHorizontalFlip}
     - {type: ToTensor}
     - {type: Normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}
 
-Random ones draw from Python's `random`, which the loader seeds for each sample. A
-dotted path names anybody else's: `type: torchvision.transforms.v2.ColorJitter`.
+Here is what small images need; the others are torchvision's, by their dotted paths.
+Random ones draw from Python's `random`, which the loader seeds for each sample.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -99,38 +98,6 @@ def _built(transform: Any, place: Place | None = None) -> Callable[[Any], Any]:
 
 
 @TRANSFORMS.register_module()
-class Resize:
-    """To `size`: (height, width), or the shorter edge as one number or (n, -1)."""
-
-    def __init__(self, size: int | Sequence[int]) -> None:
-        if isinstance(size, (list, tuple)) and len(size) == 2 and size[1] == -1:
-            size = size[0]
-        self.edge = size if isinstance(size, int) else None
-        self.size = _pair(size)
-
-    def __call__(self, image: Any) -> Any:
-        if self.edge is None:
-            return _resize(image, *self.size)
-        # cut off, not rounded, as torchvision and MMClassification do
-        sides = _size_of(image)
-        height, width = (self.edge * side // min(sides) for side in sides)
-        return _resize(image, height, width)
-
-
-@TRANSFORMS.register_module()
-class CenterCrop:
-    """The middle `size` (one number or (height, width)) of the image."""
-
-    def __init__(self, size: int | Sequence[int]) -> None:
-        self.size = _pair(size)
-
-    def __call__(self, image: Any) -> Any:
-        # rounded to even, as torchvision and MMClassification do
-        top, left = (round(room / 2) for room in _room(self, image, self.size))
-        return _crop(image, top, left, *self.size)
-
-
-@TRANSFORMS.register_module()
 class RandomCrop:
     """A `size` crop at random, after `padding` pixels of `fill` on every side."""
 
@@ -143,7 +110,11 @@ class RandomCrop:
     def __call__(self, image: Any) -> Any:
         if self.padding:
             image = _pad(image, self.padding, self.fill)
-        height, width = _room(self, image, self.size)
+        height, width = (a - b for a, b in zip(_size_of(image), self.size))
+        if height < 0 or width < 0:
+            raise DataError(
+                f"RandomCrop: an image of {_size_of(image)} is smaller than {self.size}"
+            )
         top, left = random.randint(0, height), random.randint(0, width)
         return _crop(image, top, left, *self.size)
 
@@ -157,42 +128,6 @@ class RandomHorizontalFlip:
 
     def __call__(self, image: Any) -> Any:
         return _flip(image) if random.random() < self.p else image
-
-
-@TRANSFORMS.register_module()
-class RandomResizedCrop:
-    """A part of random area and shape, resized to `size`: the Inception crop.
-
-    Szegedy et al., "Going deeper with convolutions" (2015), section 6: 8 to 100 per
-    cent of the area, aspect ratio between 3/4 and 4/3. When ten draws do not fit
-    into the image, the largest middle part with an allowed ratio is taken.
-    """
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3 / 4, 4 / 3),
-    ) -> None:
-        self.size = _pair(size)
-        self.scale, self.ratio = scale, ratio
-
-    def __call__(self, image: Any) -> Any:
-        box = self._draw(*_size_of(image))
-        return _resize(_crop(image, *box), *self.size)
-
-    def _draw(self, height: int, width: int) -> tuple[int, int, int, int]:
-        low, high = map(math.log, self.ratio)
-        for _ in range(10):
-            area = height * width * random.uniform(*self.scale)
-            ratio = math.exp(random.uniform(low, high))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                top, left = random.randint(0, height - h), random.randint(0, width - w)
-                return top, left, h, w
-        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
-        w, h = min(width, round(height * ratio)), min(height, round(width / ratio))
-        return (height - h) // 2, (width - w) // 2, max(1, h), max(1, w)
 
 
 @TRANSFORMS.register_module()
@@ -232,17 +167,6 @@ class Normalize:
                 f"{tensor.shape[-3]}"
             )
         return (tensor.to(torch.float32) - self.mean).div_(self.std)
-
-
-def _room(transform: Any, image: Any, size: tuple[int, int]) -> tuple[int, int]:
-    """By how much the image is larger than `size`, in height and width."""
-    height, width = _size_of(image)
-    if height < size[0] or width < size[1]:
-        raise DataError(
-            f"{type(transform).__name__}: an image of {height} x {width} is smaller "
-            f"than {size[0]} x {size[1]}"
-        )
-    return height - size[0], width - size[1]
 
 
 def _pair(size: int | Sequence[int]) -> tuple[int, int]:
@@ -302,19 +226,3 @@ def _pad(image: Any, border: int, fill: int = 0) -> Any:
     from PIL import ImageOps
 
     return ImageOps.expand(image, border, fill)
-
-
-def _resize(image: Any, height: int, width: int) -> Any:
-    """Bilinear, with the filter widened when shrinking, as Pillow does it."""
-    if _size_of(image) == (height, width):
-        return image
-    if not isinstance(image, Tensor):
-        from PIL import Image
-
-        return image.resize((width, height), Image.Resampling.BILINEAR)
-    resized = F.interpolate(
-        image.unsqueeze(0).float(), (height, width), mode="bilinear", antialias=True
-    ).squeeze(0)
-    if image.is_floating_point():
-        return resized.to(image.dtype)
-    return resized.round_().clamp_(0, 255).to(image.dtype)

@@ -8,18 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from devrun.checkpoint.mmcv_format import apart
 from devrun.config.numbers import whole_number
 from devrun.errors import CheckpointError, ConfigError
 from devrun.hooks.base import Hook, Priority, get_priority
-from devrun.parallel.divided import copyable, parts_here, take_whole, whole_state
+from devrun.parallel.divided import parts_here, whole_state
 from devrun.registry import HOOKS
 from devrun.run import Run
 from devrun.step import Capability
 from devrun.text import joined
-from devrun.torch_features import averaging
 
 
 @HOOKS.register_module()
@@ -66,47 +64,30 @@ class EMAHook(Hook):
         self.warm_up = warm_up
         self.resume_from = resume_from
         self.begin_iter, self.buffers = begin_iter, buffers
-        self._averaged: AveragedModel | None = None
+        self.averaged: dict[str, Tensor] = {}
+        """The averaged weights by name; there from `before_run` on. Where weights are
+        divided over processes, what this one has of each."""
+        self._model: nn.Module | None = None
         self._saved: dict[str, Any] | None = None
-        self._weight = self.momentum
         self._depth = 0
-
-    @property
-    def averaged_model(self) -> nn.Module:
-        """A copy of the model with the averaged weights; there from `before_run` on.
-
-        Where weights are divided over processes, it cannot be called: it holds what
-        this process has of each, under the model's names.
-        """
-        if self._averaged is None:
-            raise ConfigError("the averaged model exists once the run has begun")
-        module: nn.Module = self._averaged.module
-        return module
 
     def before_run(self, runner: Run) -> None:
         if self.resume_from is not None:
             runner.resume(self.resume_from)
             self.resume_from = None
-        if self._averaged is None:
-            self._averaged = AveragedModel(
-                copyable(runner.model),
-                **averaging(self._average),
-                use_buffers=self.buffers == "average",
-            )
-            take_whole(self.averaged_model)
-            self._averaged.n_averaged.fill_(1)  # the copy is the first of the average
+        if self._model is None:
+            self._model = runner.model
+            self._begin(runner.model)
         if self._saved is not None:
-            self._load_averaged(self._averaged, self._saved)
+            self._load(runner.model, self._saved)
         if self.swapped_in not in runner.eval_contexts:
             runner.eval_contexts.append(self.swapped_in)
 
     def after_train_iter(self, runner: Run) -> None:
         weight = self.weight_after(runner.iter)
-        if self._averaged is None or weight is None:
-            return
-        self._weight = weight
-        self._fetch(runner)
-        self._averaged.update_parameters(runner.model)
+        if weight is not None:
+            self._fetch(runner)
+            self._average(runner.model, weight)
 
     def weight_after(self, done: int) -> float | None:
         """`m` after the update that `done` updates came before; None for no average."""
@@ -169,44 +150,62 @@ class EMAHook(Hook):
             self.priority,
         )
         checkpoint["model"] = trained
-        states[name] = {"model": {**trained, **averaged}, "n_averaged": 1}
+        states[name] = {"model": {**trained, **averaged}}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averaged weights under the model's own names, and how many were taken."""
-        if self._averaged is None:
+        """The averaged weights under the model's own names, with all its buffers."""
+        if self._model is None:
             return self._saved or {}
-        return {
-            "model": whole_state(self.averaged_model),
-            "n_averaged": int(self._averaged.n_averaged),
-        }
+        state = self._model.state_dict(keep_vars=True)
+        # by identity: a tied weight has several names
+        averaged = {id(v): self.averaged[k] for k, v in self._own(self._model).items()}
+        found = {k: averaged.get(id(v), v).detach() for k, v in state.items()}
+        return {"model": whole_state(self._model, found)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Taken at once, or in `before_run` when there is no model yet."""
-        if self._averaged is None:
+        if self._model is None:
             self._saved = state
         else:
-            self._load_averaged(self._averaged, state)
+            self._load(self._model, state)
 
-    def _load_averaged(self, averaged: AveragedModel, state: dict[str, Any]) -> None:
+    def _load(self, model: nn.Module, state: dict[str, Any]) -> None:
+        """By way of the model, which knows how its weights are divided."""
+        trained = {name: value.clone() for name, value in model.state_dict().items()}
         try:
-            averaged.module.load_state_dict(state["model"])
+            model.load_state_dict(state["model"])
+            self._begin(model)
         except RuntimeError as error:
             cause = joined(error)
             raise CheckpointError(
                 f"the averaged weights in the checkpoint do not fit: {cause}"
             ) from error
-        averaged.n_averaged.fill_(state["n_averaged"])
+        finally:
+            model.load_state_dict(trained)
         self._saved = None
 
-    def _average(
-        self, averaged: tuple[Tensor, ...] | list[Tensor], new: Any, _count: Any
-    ) -> None:
-        """`multi_avg_fn` of torch's AveragedModel, for tensors of one type."""
-        if averaged[0].is_floating_point() or averaged[0].is_complex():
-            torch._foreach_lerp_(parts_here(averaged), parts_here(new), self._weight)
-        else:
-            for old, value in zip(averaged, new):
-                old.copy_(value)
+    def _own(self, model: nn.Module) -> dict[str, Tensor]:
+        """What of `model` is averaged."""
+        buffers = model.named_buffers() if self.buffers == "average" else ()
+        return {**dict(model.named_parameters()), **dict(buffers)}
+
+    def _begin(self, model: nn.Module) -> None:
+        """The average is what the model has now."""
+        own = self._own(model).items()
+        self.averaged = {name: value.detach().clone() for name, value in own}
+
+    @torch.no_grad()
+    def _average(self, model: nn.Module, weight: float) -> None:
+        means: list[Tensor] = []
+        news: list[Tensor] = []
+        pairs = zip(self.averaged.values(), self._own(model).values())
+        for mean, new in (parts_here(pair) for pair in pairs):
+            if mean.is_floating_point() or mean.is_complex():
+                means.append(mean)
+                news.append(new)
+            else:
+                mean.copy_(new)
+        torch._foreach_lerp_(means, news, weight)
 
     def _fetch(self, runner: Run) -> None:
         if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
@@ -215,16 +214,10 @@ class EMAHook(Hook):
     @torch.no_grad()
     def _swap(self, runner: Run) -> None:
         # Contents, not storages: optimizers, wrappers and captured graphs hold those.
-        for mine, theirs in zip(
-            parts_here(self._tensors(self.averaged_model)),
-            parts_here(self._tensors(runner.model)),
-        ):
+        own = self._own(runner.model).values()
+        for mine, theirs in zip(parts_here(self.averaged.values()), parts_here(own)):
             kept = theirs.detach().clone()
             theirs.copy_(mine)
             mine.copy_(kept)
         if Capability.HOST_WEIGHTS not in runner.adapter.capabilities:
             runner.adapter.sync_to_device(runner.model)
-
-    def _tensors(self, module: nn.Module) -> list[Tensor]:
-        tensors: list[Tensor] = list(module.parameters())
-        return tensors + (list(module.buffers()) if self.buffers == "average" else [])

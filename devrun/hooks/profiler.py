@@ -4,45 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Callable
 
 from torch import profiler
 
-from devrun.checkpoint.storage import check_possible, check_writable
+from devrun.checkpoint.storage import check_writable
 from devrun.config.numbers import whole_number
 from devrun.errors import ConfigError, UnknownNameError, nearest
-from devrun.files import own_folder
 from devrun.hooks.base import Hook
 from devrun.registry import HOOKS
 from devrun.run import Run
 
-Handler = Callable[[profiler.profile], Any]
-
 ACTIVITIES: dict[str, profiler.ProfilerActivity] = {
     name.lower(): value for name, value in profiler.ProfilerActivity.__members__.items()
 }
-HANDLERS = ("log_trace", "tb_trace")
 
 
 @HOOKS.register_module()
 class ProfilerHook(Hook):
     """Records the first training epochs or iterations of a run, on rank 0.
 
+    A trace is written to `<work_dir>/<timestamp>.pt.trace.json`, in Chrome's format,
+    which TensorBoard reads too. A file that is there stays, and the trace gets a
+    number, as `<timestamp>_2.pt.trace.json`.
+
     Args:
         by_epoch: `profile_iters` counts epochs, else iterations.
-        profile_iters: how much is recorded before the trace is written.
-        activities: names such as `cpu` and `cuda`, or `auto`: the host and what the
-            device adapter lists. One that this machine lacks is logged and left out.
+        profile_iters: how much is recorded before the trace is written; at most the
+            run.
+        activities: names such as `cpu` and `cuda`, or `auto`: all that torch can
+            record here.
         schedule: arguments of `torch.profiler.schedule` (`wait`, `warmup`, `active`,
             `repeat`, `skip_first`); without it everything is recorded.
-        on_trace_ready: called with the profiler for each trace; or `{type: log_trace}`
-            with arguments of `key_averages().table`, or `{type: tb_trace}`, which
-            writes to the folder `dir_name` of `work_dir` what TensorBoard reads. By
-            default the trace is written to `<work_dir>/<timestamp>_trace.json`.
-        json_trace_path: where to write the trace (Chrome's format) instead, or as
-            well when there is an `on_trace_ready`: a `.json` or `.json.gz`. A file
-            that is there stays, and the trace gets a number, as `trace_2.json`.
+        on_trace_ready: called with the profiler for each trace, which is not written
+            then; or `{type: log_trace}` with arguments of `key_averages().table`.
         record_shapes, profile_memory, with_stack, with_flops: as torch.profiler's.
 
     Raises:
@@ -55,32 +52,23 @@ class ProfilerHook(Hook):
         profile_iters: int = 1,
         activities: Sequence[str] | str = "auto",
         schedule: Mapping[str, int] | None = None,
-        on_trace_ready: Handler | Mapping[str, Any] | None = None,
+        on_trace_ready: Callable[[Any], Any] | Mapping[str, Any] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
         with_flops: bool = False,
-        json_trace_path: str | None = None,
     ) -> None:
         self.by_epoch = by_epoch
         self.profile_iters = whole_number("profile_iters", profile_iters)
-        self.activities = None if activities == "auto" else _named(activities)
-        self.schedule = None if schedule is None else profiler.schedule(**schedule)
         self.on_trace_ready = on_trace_ready
         if isinstance(on_trace_ready, Mapping):
-            kind = str(on_trace_ready.get("type"))
-            if kind not in HANDLERS:
-                raise UnknownNameError(
-                    f"no on_trace_ready of type {kind!r}; {nearest(kind, HANDLERS)}",
-                    key="on_trace_ready",
-                )
-        if not str(json_trace_path or ".json").endswith((".json", ".json.gz")):
-            raise ConfigError.of(
-                "json_trace_path",
-                f"must end in .json or .json.gz, got {json_trace_path!r}",
-            )
-        self.json_trace_path = json_trace_path
+            _one_of("on_trace_ready", on_trace_ready.get("type"), ("log_trace",))
+        names = list(ACTIVITIES) if activities == "auto" else list(activities)
+        chosen = {ACTIVITIES[_one_of("activities", name, ACTIVITIES)] for name in names}
+        here = set(profiler.supported_activities())
         self.options: dict[str, Any] = {
+            "activities": chosen & here if activities == "auto" else chosen,
+            "schedule": None if schedule is None else profiler.schedule(**schedule),
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
             "with_stack": with_stack,
@@ -89,36 +77,18 @@ class ProfilerHook(Hook):
         self.profiler: profiler.profile | None = None
         self._left = 0
 
-    def prepare_dry_run(self) -> bool:
-        self.profile_iters = 1  # it has few iterations
-        if self.json_trace_path is not None:
-            check_possible(Path(self.json_trace_path).parent)
-            self.json_trace_path = None
-        if isinstance(self.on_trace_ready, Mapping):
-            self.on_trace_ready = {"type": self.on_trace_ready["type"]}
-        return True
-
     def before_run(self, runner: Run) -> None:
-        total = runner.max_epochs if self.by_epoch else runner.max_iters
-        unit = "epochs" if self.by_epoch else "iterations"
-        if total is None:
+        if self.by_epoch and runner.max_epochs is None:
             raise ConfigError(
                 "this run is counted in iterations; give the profiler by_epoch=False"
-            )
-        if total < self.profile_iters:
-            raise ConfigError(
-                f"profile_iters is {self.profile_iters} {unit}, the run has {total}"
             )
         if runner.rank != 0:
             return
         self._left = self.profile_iters
-        self.profiler = profiler.profile(
-            activities=self._usable_activities(runner),
-            schedule=self.schedule,
-            on_trace_ready=self._handler(runner),
-            **self.options,
-        )
+        ready = self._handler(runner)
+        self.profiler = profiler.profile(on_trace_ready=ready, **self.options)
         self.profiler.start()
+        unit = "epochs" if self.by_epoch else "iterations"
         runner.logger.info("profiling the first %d %s", self._left, unit)
 
     def after_train_iter(self, runner: Run) -> None:
@@ -155,82 +125,36 @@ class ProfilerHook(Hook):
         if running is not None:
             running.stop()
 
-    def _usable_activities(self, runner: Run) -> list[Any]:
-        if self.activities is None:
-            return list(profiler.supported_activities())
-        wanted = self.activities
-        there = profiler.supported_activities()
-        for activity in wanted:
-            if activity not in there:
-                runner.logger.warning(
-                    "the profiler cannot record %s on this machine and leaves it out",
-                    activity.name,
-                )
-        return [activity for activity in wanted if activity in there]
-
-    def _handler(self, runner: Run) -> Handler:
+    def _handler(self, runner: Run) -> Callable[[profiler.profile], Any]:
         """Does with each trace what it is for."""
-        given, ready = self.on_trace_ready, []
+        given = self.on_trace_ready
         if callable(given):
-            ready.append(given)
-        elif given is not None and given["type"] == "log_trace":
+            return given
+        if given is not None:
             options = {key: value for key, value in given.items() if key != "type"}
-            ready.append(
-                lambda running: runner.logger.info(
-                    "profile:\n%s", running.key_averages().table(**options)
-                )
+            return lambda running: runner.logger.info(
+                "profile:\n%s", running.key_averages().table(**options)
             )
-        if not ready or self.json_trace_path is not None:
-            ready.append(self._trace_writer(runner))
-
-        def handle(running: profiler.profile) -> None:
-            for call in ready:
-                call(running)
-
-        return handle
-
-    def _trace_writer(self, runner: Run) -> Handler:
-        path = self._trace_path(runner)
-        check_writable(path.parent)
+        if runner.work_dir is None:
+            raise ConfigError(
+                "the profiler has nowhere to write, as the run has no work_dir: give "
+                "it one, or the hook on_trace_ready"
+            )
+        place = Path(runner.work_dir) / runner.timestamp
+        check_writable(place.parent)
 
         def write(running: profiler.profile) -> None:
-            target = _free(path)
-            running.export_chrome_trace(str(target))
+            endings = chain([""], (f"_{number}" for number in count(2)))
+            names = (f"{place}{ending}.pt.trace.json" for ending in endings)
+            target = next(name for name in names if not os.path.lexists(name))
+            running.export_chrome_trace(target)
             runner.logger.info("profile written to %s", target)
 
         return write
 
-    def _trace_path(self, runner: Run) -> Path:
-        if self.json_trace_path is not None:
-            return Path(self.json_trace_path)
-        if runner.work_dir is None:
-            raise ConfigError(
-                "the profiler has nowhere to write: the run has no work_dir; give "
-                "json_trace_path or on_trace_ready"
-            )
-        if isinstance(self.on_trace_ready, Mapping):
-            name = str(self.on_trace_ready.get("dir_name", "tf_tracing_logs"))
-            folder = own_folder(runner.work_dir, name)
-            return folder / f"{runner.timestamp}.pt.trace.json"
-        return Path(runner.work_dir) / f"{runner.timestamp}_trace.json"
 
-
-def _free(path: Path) -> Path:
-    """`path`, with a number where something of that name is there."""
-    number, found = 1, path
-    while os.path.lexists(found):
-        number += 1
-        head, dot, tail = path.name.rpartition(".json")
-        found = path.with_name(f"{head}_{number}{dot}{tail}")
-    return found
-
-
-def _named(names: Any) -> list[Any]:
-    """The activities called `names`, each once."""
-    for name in names:
-        if name not in ACTIVITIES:
-            raise UnknownNameError(
-                f"no profiler activity {name!r}; {nearest(str(name), ACTIVITIES)}",
-                key="activities",
-            )
-    return list(dict.fromkeys(ACTIVITIES[name] for name in names))
+def _one_of(key: str, name: Any, known: Any) -> str:
+    if name not in known:
+        hint = nearest(str(name), known)
+        raise UnknownNameError.of(key, f"knows no {name!r}; {hint}")
+    return str(name)

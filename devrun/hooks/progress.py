@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
@@ -35,35 +35,19 @@ class ProgressHook(Hook):
     def __init__(self, bar: bool | None = None) -> None:
         self.bar = bar
         self._bar: Bar | None = None
-        self._below: Bar | None = None
 
     def before_run(self, runner: Run) -> None:
-        self._bar = self._new_bar(runner, runner.max_iters, initial=runner.iter)
+        self._bar = self._new_bar(runner, total=runner.max_iters, initial=runner.iter)
 
     def after_train_iter(self, runner: Run) -> None:
         # tqdm decides when it draws; what it shows of the run follows the last time
         if self._bar is not None and self._bar.update(runner.iter + 1 - self._bar.n):
             self._describe(self._bar, runner)
 
-    def before_val_epoch(self, runner: Run) -> None:
-        self._open_below(runner, runner.data_loader, "val")
-
-    def after_val_iter(self, runner: Run) -> None:
-        if self._below is not None:
-            self._below.update()
-
-    def after_val_epoch(self, runner: Run) -> None:
-        self._close_below()
-
-    def over(self, runner: Run, batches: Iterable[Any]) -> Iterator[Any]:
-        """`batches`, with a bar that counts them while they are evaluated."""
-        self._open_below(runner, batches, "eval")
-        try:
-            for batch in batches:
-                yield batch
-                self.after_val_iter(runner)
-        finally:
-            self._close_below()
+    def over(self, runner: Run, batches: Iterable[Any]) -> Iterable[Any]:
+        """`batches`, with a bar below that counts them while they are evaluated."""
+        below = 0 if self._bar is None else 1
+        return self._new_bar(runner, batches, desc="eval", position=below, leave=False)
 
     def after_run(self, runner: Run) -> None:
         if self._bar is not None:
@@ -73,10 +57,10 @@ class ProgressHook(Hook):
     def on_exception(self, runner: Run, exception: BaseException) -> None:
         self._close()
 
-    def _new_bar(self, runner: Run, total: int | None, **options: Any) -> Bar:
+    def _new_bar(self, runner: Run, batches: Any = None, **options: Any) -> Bar:
         off = runner.rank != 0 or (None if self.bar is None else not self.bar)
         return Bar(
-            total=total, disable=off, dynamic_ncols=True, mininterval=REFRESH, **options
+            batches, disable=off, dynamic_ncols=True, mininterval=REFRESH, **options
         )
 
     def _describe(self, bar: Bar, runner: Run) -> None:
@@ -92,24 +76,7 @@ class ProgressHook(Hook):
             facts["memory"] = f"{memory:.0f} MiB"
         bar.set_postfix(facts, refresh=False)
 
-    def _open_below(self, runner: Run, batches: Any, what: str) -> None:
-        self._close_below()
-        try:
-            total = len(batches)
-        except TypeError:
-            total = None
-        below = 0 if self._bar is None else 1
-        self._below = self._new_bar(
-            runner, total, desc=what, position=below, leave=False
-        )
-
-    def _close_below(self) -> None:
-        if self._below is not None:
-            self._below.close()
-            self._below = None
-
     def _close(self) -> None:
-        self._close_below()
         if self._bar is not None:
             self._bar.close()
             self._bar = None

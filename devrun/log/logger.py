@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import textwrap
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,10 @@ from devrun.redact import redact
 from devrun.text import escape_controls, escape_lines
 
 FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
+COLOURS = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}
+"""Of ANSI (ECMA-48): yellow and red."""
+MARGIN = 9
+"""Columns of the time of day, below which a message goes on."""
 
 
 class SafeFormatter(logging.Formatter):
@@ -44,6 +49,35 @@ class SafeFormatter(logging.Formatter):
         if not self.tracebacks:
             record.exc_text = None
         return super().formatMessage(record)
+
+
+class ConsoleFormatter(SafeFormatter):
+    """On a terminal: the time of day and the message, in lines that fit, in colour.
+
+    A record's `brief`, where it has one (`extra={"brief": ...}`), stands there for its
+    message; what is read later, a file or a pipe, gets MMCV's line with all of it.
+    `NO_COLOR` (https://no-color.org) is heeded.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        line = super().formatMessage(record)
+        if not sys.stderr.isatty():
+            return line
+        level = f"{record.levelname.lower()}: " * (record.levelno in COLOURS)
+        message = getattr(record, "brief", record.message)
+        return f"{record.asctime[11:19]} {level}{message}"
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if not sys.stderr.isatty():
+            return text
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        if width > MARGIN:
+            text = "\n".join(_folded(line, width) for line in text.split("\n"))
+        colour = COLOURS.get(record.levelno)
+        if colour is None or os.environ.get("NO_COLOR"):
+            return text
+        return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 class ConsoleHandler(logging.Handler):
@@ -117,7 +151,7 @@ def get_logger(
         return logger
     if not any(isinstance(h, ConsoleHandler) for h in logger.handlers):
         console = ConsoleHandler()
-        console.setFormatter(SafeFormatter())
+        console.setFormatter(ConsoleFormatter())
         logger.addHandler(console)
         logger.propagate = False
     if log_file is not None and main:
@@ -157,6 +191,18 @@ def print_log(
         )
 
 
+def _folded(line: str, width: int) -> str:
+    """`line` in lines of at most `width`, but for words that are longer: paths."""
+    return textwrap.fill(
+        line.expandtabs(4),
+        width,
+        subsequent_indent=" " * MARGIN,
+        drop_whitespace=True,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _add_file(logger: logging.Logger, path: Path, mode: str) -> None:
     where = str(path.absolute())
     files = [h for h in logger.handlers if isinstance(h, logging.FileHandler)]
@@ -174,7 +220,7 @@ def _add_file(logger: logging.Logger, path: Path, mode: str) -> None:
     logger.addHandler(handler)
     for console in logger.handlers:
         if isinstance(console, ConsoleHandler):
-            console.setFormatter(SafeFormatter(tracebacks=False))
+            console.setFormatter(ConsoleFormatter(tracebacks=False))
 
 
 def _is_ours(handler: logging.Handler) -> bool:

@@ -8,24 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from devrun.config.schema import PARALLEL, check_value
 from devrun.construct import where
-from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
+from devrun.errors import ConfigError
 
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("replicate", "shard", "tensor")
 STYLES = ("colwise", "rowwise", "qkv")
+COMPRESSIONS = ("bf16", "fp16")
 
-
-def _option(default: Any, takes: Any, *types: str) -> Any:
-    """A field.
-
-    Args:
-        takes: `bool`, `int` (of 1 or more), a tuple of names, `list` (of names), or
-            `dict`.
-        types: those that honour it, all of them where none is given.
-    """
-    metadata = {"takes": takes, "types": types or TYPES}
-    return dataclasses.field(default=default, metadata=metadata)
+_OF_TYPES = {
+    "static_graph": ("ddp",),
+    "gradient_as_bucket_view": ("ddp",),
+    "find_unused_parameters": ("ddp",),
+    "broadcast_buffers": ("ddp", "fsdp"),
+    "bucket_cap_mb": ("ddp",),
+    "compression": ("ddp",),
+    "sync_bn": ("ddp",),
+    "wrap": ("fsdp",),
+    "reshard": ("fsdp",),
+    "offload": ("fsdp",),
+    "plan": ("fsdp", "none"),
+}
+"""Options that not every type honours -> those that do."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +39,30 @@ class ParallelOptions:
 
     section: ClassVar[Any] = None
     """What it was parsed from, for the places of errors; of an instance."""
-    type: str | None = _option(None, TYPES)
+    type: str | None = None
     """`ddp`, `fsdp` or `none`; None is fsdp where the mesh shards or divides tensors,
     ddp for several processes, and none for one."""
-    mesh: Mapping[str, int] = dataclasses.field(
-        default_factory=dict, metadata={"takes": dict, "types": TYPES}
-    )
+    mesh: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Processes along `replicate`, `shard` and `tensor`."""
-    static_graph: bool = _option(False, bool, "ddp")
-    gradient_as_bucket_view: bool | None = _option(None, bool, "ddp")
-    find_unused_parameters: bool = _option(False, bool, "ddp")
-    broadcast_buffers: bool | None = _option(None, bool, "ddp", "fsdp")
+    static_graph: bool = False
+    gradient_as_bucket_view: bool | None = None
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool | None = None
     """Whether every update begins with the buffers (BatchNorm statistics) of rank 0."""
-    bucket_cap_mb: int | None = _option(None, int, "ddp")
-    compression: str | None = _option(None, ("bf16", "fp16"), "ddp")
+    bucket_cap_mb: int | None = None
+    compression: str | None = None
     """Of gradients while they travel."""
-    sync_bn: bool = _option(False, bool, "ddp")
+    sync_bn: bool = False
     """Whether batch norms take mean and variance of all processes' samples."""
-    wrap: str | Sequence[str] | None = _option(None, list, "fsdp")
+    wrap: str | Sequence[str] | None = None
     """Classes of what is gathered at a time; None for the model's own `fsdp_blocks`,
     else its numbered blocks."""
-    reshard: bool | None = _option(None, bool, "fsdp")
+    reshard: bool | None = None
     """Whether weights are given up between forward and backward. None gives up blocks
     and keeps what is in none of them, with which the backward begins."""
-    offload: bool = _option(False, bool, "fsdp")
+    offload: bool = False
     """Keep weights, gradients and optimizer state on the host."""
-    plan: Mapping[str, str] | None = _option(None, dict, "fsdp", "none")
+    plan: Mapping[str, str] | None = None
     """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
     matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
 
@@ -75,21 +78,13 @@ class ParallelOptions:
             return section
         if section is None:
             return cls()
-        if not isinstance(section, Mapping):
-            raise ConfigTypeError.of(
-                "parallel", f"takes a dict such as dict(type='fsdp'), got {section!r}"
-            )
-        for key, value in section.items():
-            try:
-                if key not in _FIELDS:
-                    raise ConfigError(
-                        f"parallel has no key {key!r}; {nearest(str(key), _FIELDS)}"
-                    )
-                if value is not None:
-                    _check(key, _FIELDS[key]["takes"], value)
-            except DevrunError as error:
-                error.locate(where(section, key))
-                raise
+        check_value({}, "parallel", section, PARALLEL, ("parallel",))
+        for key, known in (("type", TYPES), ("compression", COMPRESSIONS)):
+            if section.get(key) not in (None, *known):
+                raise _not_one_of(key, section, known)
+        for pattern, style in (section.get("plan") or {}).items():
+            if style not in STYLES:
+                raise _not_one_of(pattern, section["plan"], STYLES, "plan.")
         given = {key: value for key, value in section.items() if value is not None}
         options = cls(**{**given, "mesh": dict(given.get("mesh") or {})})
         object.__setattr__(options, "section", section)
@@ -156,7 +151,9 @@ class ParallelOptions:
 
     def _usual(self, world: int) -> str:
         divides = self.mesh.get("shard", 1) > 1 or self.mesh.get("tensor", 1) > 1
-        if divides or any(_FIELDS[name]["types"][0] == "fsdp" for name in self.given()):
+        if divides or any(
+            _OF_TYPES.get(name, "-")[0] == "fsdp" for name in self.given()
+        ):
             alone = self.mesh.get("tensor", 1) == world
             return "none" if alone else "fsdp"
         return "ddp" if world > 1 else "none"
@@ -164,7 +161,7 @@ class ParallelOptions:
     def _check_type(self, kind: str) -> None:
         """Refuse an option that `kind` would not honour."""
         for name in self.given():
-            types = _FIELDS[name]["types"]
+            types = _OF_TYPES.get(name, TYPES)
             if kind not in types and kind != "none":
                 raise ConfigError(
                     f"parallel: {name} is for type {' or '.join(types)}; type {kind} "
@@ -174,43 +171,8 @@ class ParallelOptions:
                 )
 
 
-_FIELDS = {each.name: each.metadata for each in dataclasses.fields(ParallelOptions)}
-
-
-def _check(name: str, takes: Any, value: Any) -> None:
-    """Refuse what `parallel.NAME` does not take."""
-    if takes is dict:
-        _check_entries(name, value)
-        return
-    fits, words = True, ""
-    if isinstance(takes, tuple):
-        fits, words = value in takes, f"one of {', '.join(takes)}"
-    elif takes is bool:
-        fits, words = isinstance(value, bool), "true or false"
-    elif takes is int:
-        fits, words = type(value) is int and value > 0, "an integer of at least 1"
-    elif takes is list:
-        listed = isinstance(value, (list, tuple)) and len(value) > 0
-        names = value if listed else [value]
-        fits, words = all(isinstance(each, str) for each in names), "class names"
-    if not fits:
-        kind = ConfigError if isinstance(takes, tuple) else ConfigTypeError
-        key = name.rpartition(".")[2]
-        raise kind(f"parallel: {name} must be {words}, got {value!r}", key=key)
-
-
-def _check_entries(name: str, value: Any) -> None:
-    """Of `mesh` and `plan`."""
-    if not isinstance(value, Mapping):
-        raise ConfigTypeError(f"parallel: {name} takes a dict, got {value!r}", key=name)
-    for entry, given in value.items():
-        try:
-            if name == "mesh" and entry not in DIMENSIONS:
-                raise ConfigError(
-                    f"parallel: mesh has no dimension {entry!r}; "
-                    f"{nearest(str(entry), DIMENSIONS)}"
-                )
-            _check(f"{name}.{entry}", int if name == "mesh" else STYLES, given)
-        except ConfigError as error:
-            error.locate(where(value, entry))
-            raise
+def _not_one_of(
+    key: str, section: Any, known: Sequence[str], head: str = ""
+) -> ConfigError:
+    reason = f"{head}{key} must be one of {', '.join(known)}, got {section[key]!r}"
+    return ConfigError(f"parallel: {reason}", key=key, place=where(section, key))

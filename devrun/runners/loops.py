@@ -176,6 +176,9 @@ def run(
     """
     flow = _ready_workflow(run, data_loaders, workflow)
     run.logger.info("%s", "\n".join(_first_lines(run, flow.flow, flow.loaders)))
+    names = ", ".join(type(hook).__name__ for hook in run.table.hooks)
+    rows = "\n".join(run.table.rows())
+    run.logger.info("%s", rows, extra={"brief": f"hooks: {names}"})
     _run_phases(run, flow, data_loaders, kwargs)
 
 
@@ -347,7 +350,7 @@ def _explained(run: WholeRun, error: BaseException) -> BaseException | None:
 
 
 def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str]:
-    """The lines a run begins with: device, model, schedule and one row for each hook.
+    """The lines a run begins with: device, model and schedule.
 
     `loaders` are the prepared ones, one for each phase of `workflow`.
     """
@@ -362,7 +365,6 @@ def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> lis
         f"model: {runner.model_name}, {parameters_of(runner.model)}",
         f"schedule: max_epochs {runner.max_epochs}, max_iters {runner.max_iters}, "
         f"samples an update: {size}; workflow {flow}",
-        *runner.table.rows(),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
@@ -17,7 +18,7 @@ from devrun.config.revisions import MODULE
 from devrun.config.schema import unused
 from devrun.config.tree import where
 from devrun.data.build import VAL_PHASE, build_dataloader, build_loaders, loader_options
-from devrun.data.collate import TransformedBatch, softens
+from devrun.data.collate import TransformedBatch
 from devrun.data.facts import check_labels
 from devrun.device_facts import FACTS, DeviceFacts
 from devrun.devices.base import DeviceAdapter
@@ -185,7 +186,7 @@ def _built(
         loaders, val_loader = own_loaders(workflow, only, validate)
     _take_transform(model, adapter, zip(workflow, loaders))
     _check_data(cfg["model"], model, [*loaders, val_loader])
-    check_targets(model, loss, loaders, cfg["data"])
+    _check_targets(model, loss, cfg["data"])
     optimizer = cfg.get("optimizer") and build_optimizer(model, cfg["optimizer"])
     runner = build_runner(
         _runner_section(cfg),
@@ -404,6 +405,22 @@ def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:
                 check_labels(loader.dataset, num_classes)
 
 
+def _check_targets(model: nn.Module, loss: Any, data: Mapping[str, Any]) -> None:
+    """Refuse mixed labels for a model that makes its own loss of them.
+
+    Such a loss may take them for several labels at once.
+    """
+    given = data.get("batch_transform")
+    if loss is None and re.search(r"\b(MixUp|CutMix)'", repr(given)):
+        raise ConfigError.of(
+            "batch_transform",
+            f"mixes labels, which the own loss of {type(model).__name__} may read "
+            "otherwise: give the config a `loss` such as CrossEntropyLoss, or leave "
+            "MixUp and CutMix out",
+            where(data, "batch_transform"),
+        )
+
+
 # What a config changes in a model --------------------------------------------
 
 
@@ -446,20 +463,3 @@ def tune(
         error.locate(where(cfg, key))
         raise
     return kept_in_eval
-
-
-def check_targets(
-    model: nn.Module, loss: Any, loaders: Iterable[Any], data: Mapping[str, Any]
-) -> None:
-    """Refuse mixed labels for a model that makes its own loss of them.
-
-    Such a loss may take them for several labels at once.
-    """
-    if loss is None and any(map(softens, loaders)):
-        raise ConfigError.of(
-            "batch_transform",
-            f"mixes labels, which the own loss of {type(model).__name__} may read "
-            "otherwise: give the config a `loss` such as CrossEntropyLoss, or leave "
-            "MixUp and CutMix out",
-            where(data, "batch_transform"),
-        )

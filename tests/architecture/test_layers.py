@@ -49,6 +49,7 @@ LAYERS = {
     "devices": 5,
     "interop": 6,
     "runners": 7,
+    "export": 8,
     "rehearsal": 8,
     "cli": 9,
     "testing": 9,

@@ -35,7 +35,7 @@ FLAGS = {
         --allow-download --allow-factory --allow-pickle --cfg-options --device
         --emulate --eval --gpu-id --gpu-ids --gpus --help --import --ipu-replicas
         --launcher --local-rank --local_rank --metric-options --metrics --mmcv
-        --no-progress --num-devices --out --predictions --revise-keys --split
+        --no-progress --num-devices --out --revise-keys --split
         --trust-config --weights -h
     """,
     "check": """
@@ -60,7 +60,7 @@ FLAGS = {
         --bench --conformance --device --emulate --help --import --json -h
     """,
     "export": """
-        --allow-factory --format --help --import --mmcv --output --overwrite
+        --allow-factory --format --help --import --mmcv --opset --output --overwrite
         --trust-config --weights -h
     """,
     "new": """

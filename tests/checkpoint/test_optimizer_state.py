@@ -12,9 +12,9 @@ from devrun.checkpoint import (
     decode_tree,
     encode_tree,
     optimizer_state_by_name,
-    strict_json,
 )
 from devrun.errors import CheckpointError
+from devrun.files import json_line, parse_json
 from tests.checkpoint.conftest import load_optimizer_state_by_name
 
 
@@ -50,7 +50,7 @@ def through_files(tree):
     """As a checkpoint would give it back."""
     encoded = encode_tree(tree)
     copied = {name: tensor.clone() for name, tensor in encoded.tensors.items()}
-    return decode_tree(strict_json.loads(strict_json.dumps(encoded.tree)), copied)
+    return decode_tree(parse_json(json_line(encoded.tree)), copied)
 
 
 OPTIMIZERS = {

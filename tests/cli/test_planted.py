@@ -126,17 +126,6 @@ def test_a_state_names_no_best_checkpoint_elsewhere():
     assert hook.best.entry == (0.5, "step-00000001")
 
 
-def test_a_profile_takes_the_place_of_no_file(config, train, victim, tmp_path):
-    hook = {"type": "ProfilerHook", "json_trace_path": str(victim)}
-    status, _, said = train(config(custom_hooks=[hook]))
-    assert status == 0, said
-    assert victim.read_text() == MINE
-    assert "traceEvents" in (victim.parent / "settings_2.json").read_text()
-    hook = {**hook, "json_trace_path": str(tmp_path / "home" / "profile")}
-    status, _, said = train(config(custom_hooks=[hook]), "--overwrite")
-    assert (status, "must " in said.splitlines()[-1]) == (2, True)
-
-
 @pytest.mark.parametrize(
     "init", [{"settings": {}}, {"save_code": True}, {"config": "/etc/passwd"}, []]
 )

@@ -1,4 +1,4 @@
-"""`devrun test --predictions FILE` and `devrun predict --out FILE`."""
+"""`devrun predict --out FILE`."""
 
 import csv
 import json
@@ -80,33 +80,29 @@ def check(rows):
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_each_sample_once_and_in_order(trained, capsys, suffix):
     path, out = trained(), f"found{suffix}"
-    assert main(["test", path, "out", *WORDS, "--predictions", out]) == 0
-    said = capsys.readouterr().out
-    assert f"written: {out} (13 rows)" in said
+    assert main(["predict", path, "out", *WORDS, "--out", out]) == 0
+    assert f"written: {out} (13 rows)" in capsys.readouterr().out
     check(read_back(out))
-    assert main(["predict", path, "out", *WORDS, "--out", f"again{suffix}"]) == 0
-    assert read_back(f"again{suffix}") == read_back(out)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_padded_batch_and_replicas_add_no_rows(trained, workers):
     path = trained(data={"workers_per_gpu": workers})
     words = ["--device", "ipu", "--emulate", "--ipu-replicas", "2"]
-    for command, flag in (("test", "--predictions"), ("predict", "--out")):
-        assert main([command, path, "out", *WORDS, *words, flag, "ipu.jsonl"]) == 0
-        check(read_back("ipu.jsonl"))
+    assert main(["predict", path, "out", *WORDS, *words, "--out", "ipu.jsonl"]) == 0
+    check(read_back("ipu.jsonl"))
 
 
 def test_several_processes_write_one_file(trained):
     path = trained()
     program = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "devrun"]
-    words = ["test", path, "out", *WORDS, "--launcher", "pytorch", "--device", "cpu"]
+    words = ["predict", path, "out", *WORDS, "--launcher", "pytorch", "--device", "cpu"]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
         "OMP_NUM_THREADS": "1",
     }
-    words += ["--predictions", "two.csv"]
+    words += ["--out", "two.csv"]
     done = zygote.run([*program, *words], env, os.getcwd(), timeout=120)
     assert done.returncode == 0, done.stderr
     check(read_back("two.csv"))
@@ -146,8 +142,7 @@ def test_without_labels(trained, monkeypatch, capsys):
 def test_each_named_set_has_a_file(trained):
     sets = {"a": VAL, "b": {**VAL, "num_samples": 5}}
     path = trained(data={"val": sets}, evaluation={"metric": "accuracy"})
-    words = [*WORDS, "--predictions", "p.jsonl"]
-    assert main(["test", path, "out", *words]) == 0
+    assert main(["predict", path, "out", *WORDS, "--out", "p.jsonl"]) == 0
     check(read_back("p-a.jsonl"))
     assert len(read_back("p-b.jsonl")) == 5
     assert not Path("p.jsonl").exists()
@@ -164,8 +159,7 @@ def test_what_is_no_class_score_is_written_as_it_is(trained):
             evaluation={},
             data={"train": kind, "val": kind},
         )
-        words = ["test", path, "out", *WORDS, "--predictions"]
-        assert main([*words, "p.csv"]) == 0
+        assert main(["predict", path, "out", *WORDS, "--out", "p.csv"]) == 0
     finally:
         sys.path.pop(0)
     rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
@@ -184,14 +178,14 @@ class Regression(torch.utils.data.Dataset):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--predictions", "p.txt"], 2, "must end in .csv or .jsonl"),
-        (["--predictions", "no/p.csv"], 8, "cannot be written"),
+        (["--out", "p.txt"], 2, "must end in .csv or .jsonl"),
+        (["--out", "no/p.csv"], 8, "cannot be written"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused_before_the_work(
     config, capsys, words, status, said
 ):
-    assert main(["test", config(), "absent", *WORDS, *words]) == status
+    assert main(["predict", config(), "absent", *WORDS, *words]) == status
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
@@ -236,8 +230,8 @@ def test_a_regression_has_no_scores_and_rows_name_their_files(
     path = config(data={**data, "val": data["train"]}, **changes)
     own = ("--import", "two_numbers.py")
     assert train(path, *own, "--work-dir", "out", "--no-validate")[0] == 0
-    words = (path, "out", *WORDS, *own, "--predictions", "found.csv")
-    assert main(["test", *words]) == 0
+    words = (path, "out", *WORDS, *own, "--out", "found.csv")
+    assert main(["predict", *words]) == 0
     with open("found.csv") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["index", "file", "prediction", "label"]

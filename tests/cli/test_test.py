@@ -125,7 +125,7 @@ def test_a_file_for_the_results_that_cannot_be_written_is_told_at_once(
 def test_results_are_not_written_in_a_format_that_the_name_does_not_say(config, capsys):
     assert main(["test", config(), "latest", "--out", "found.pkl"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "--out 'found.pkl' must end in .json" in line and "--predictions" in line
+    assert "--out 'found.pkl' must end in .json" in line and "devrun predict" in line
     assert not Path("found.pkl").exists()
 
 

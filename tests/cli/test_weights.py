@@ -70,7 +70,6 @@ def test_versions_as_torch_never_writes_them_are_no_crash(
         ("train", "FILE", "--work-dir", "~nobody-here/run"),
         ("train", "FILE", "--load-from", "~nobody-here/a.pth"),
         ("test", "FILE", "~nobody-here/a.pth"),
-        ("test", "FILE", "a.pth", "--predictions", "~nobody-here/a.csv"),
         ("predict", "FILE", "a.pth", "--out", "~nobody-here/a.csv"),
         ("export", "~nobody-here/a"),
         ("report", "~nobody-here/a"),

@@ -36,14 +36,14 @@ def test_listed_modules_are_imported(modules, given):
         ),
         ("dict(imports=[3])", "custom_imports.imports: takes module names"),
         ("dict(imports=['../x'])", "takes module names"),
-        ("dict(imports=3)", "takes module names"),
+        ("dict(imports=3)", "takes text or a list, not 3"),
         (
             "dict(import_=['dr_good'])",
             "custom_imports.import_: unknown key; did you mean 'imports'?",
         ),
         (
             "['dr_good']",
-            "custom_imports: takes dict(imports=[...]), not a list of 1 items",
+            "custom_imports: takes a dict, not a list of 1 items",
         ),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 from collections import UserDict, namedtuple
 from typing import Any
 
@@ -88,13 +87,6 @@ def test_batches_have_few_shapes_and_the_same_samples() -> None:
             assert (batch["labels"][row, length:] == -100).all()
 
 
-def test_a_mask_tells_data_from_padding() -> None:
-    mask = {"ids": "attention_mask"}
-    batch = next(iter(bucketed(loader_of(), pad=PAD, mask=mask, sizes=[16, 32])))
-    assert batch["attention_mask"].dtype == torch.int64
-    assert torch.equal(batch["attention_mask"], (batch["ids"] > 0).long())
-
-
 @pytest.mark.parametrize(
     ("form", "keys", "part"),
     [
@@ -174,13 +166,6 @@ def test_what_is_too_long_is_refused_in_one_line() -> None:
     unseen = bucketed(loader_of(Numbers(7), collate_fn=collate), pad=0, sizes=[8, 16])
     with pytest.raises(DataError, match=told):
         list(unseen)
-
-
-def test_the_forecast_counts_what_is_padded(caplog: Any) -> None:
-    samples: Any = [torch.ones(length) for length in (2, 3, 4, 1, 6, 6)]
-    with caplog.at_level(logging.INFO, "devrun"):
-        bucketed(DataLoader(samples, 2), pad=0, sizes=[4, 8])
-    assert caplog.messages[0].endswith("2 sizes (4, 8): 31.2 % padding, 2 shapes")
 
 
 def test_known_lengths_spare_the_reading() -> None:
@@ -273,7 +258,6 @@ def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
         ({"pad": {"input_id": 0}}, "no 'input_id' in a dict.*did you mean 'input_ids'"),
         ({"pad": {"labels": "x"}}, "pad takes numbers by key"),
         ({"pad": 0}, r"of a dict cannot be padded: pad takes the keys"),
-        ({**SPEC, "mask": {"ids": "m"}}, "mask has 'ids', which pad has not"),
         ({**SPEC, "dim": 1}, "'input_ids' has the shape .* no dimension 1"),
         ({**SPEC, "sizes": "quantile"}, "sizes is a list of .*: 'quantile'"),
         ({**SPEC, "sizes": [0, 8]}, r"sizes is a list of lengths or .*: \[0, 8\]"),
@@ -294,12 +278,6 @@ def test_grouping_needs_buckets_and_an_order_of_devruns_own() -> None:
         build_dataloader(
             Sentences(), 4, shuffle=False, group_by_length=True, buckets={"pad": PAD}
         )
-
-
-def test_a_mask_is_not_written_over_what_is_there() -> None:
-    loader = bucketed(loader_of(), pad={"ids": 0, "labels": 0}, mask={"ids": "index"})
-    with pytest.raises(ConfigError, match="the mask 'index' must be a new key"):
-        next(iter(loader))
 
 
 def test_the_document_has_every_argument() -> None:

@@ -85,13 +85,14 @@ def test_no_evaluation_squashes_an_image(name: str) -> None:
     sizes = [
         step["size"]
         for step in cfg.data.val.get("pipeline") or []
-        if step["type"] == "Resize"
+        if step["type"].endswith(".Resize")
     ]
-    assert all(isinstance(size, int) or size[1] == -1 for size in sizes)
+    assert all(isinstance(size, int) for size in sizes)
 
 
 def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published() -> None:
     image_module = pytest.importorskip("PIL.Image")
+    pytest.importorskip("torchvision")
     cfg = Config.fromfile(
         ROOT / "vision_transformer/vit-base-p16_ft-4xb544_in1k-224.yaml"
     )
@@ -129,6 +130,8 @@ def test_the_model_has_the_published_size(name: str) -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_data_have_the_shape_that_the_model_takes(name: str, data: Path) -> None:
     cfg = Config.fromfile(ROOT / name)
+    if cfg.data.train.type == "ImageFolder":
+        pytest.importorskip("torchvision")
     loaders = build_loaders({**cfg.data, "workers_per_gpu": 0, **no_workers(cfg.data)})
     for loader in loaders.values():
         check_labels(loader.dataset, cfg.model.get("num_classes", 256))

@@ -169,7 +169,7 @@ class TestTextCorpus:
         file = tmp_path / "book"
         file.write_bytes(bytes(range(100)))
         train = TextCorpus(str(file), "train", 0.2, 10).tokens
-        val = TextCorpus([str(file)], "val", 0.2, 10).tokens
+        val = TextCorpus(file, "val", 0.2, 10).tokens
         assert (train.tolist(), val.tolist()) == (
             list(range(80)),
             list(range(80, 100)),

@@ -104,7 +104,6 @@ def test_a_checkpoint_holds_trained_weights_not_averaged_ones(tmp_path):
     for name, weight in theirs["model"].items():
         assert torch.equal(ours["model"][name], weight)
     assert not torch.equal(theirs["model"]["0.weight"], averaged["0.weight"])
-    assert int(theirs["hooks"]["EMAHook"]["n_averaged"]) > 1
 
 
 def test_a_pickle_is_refused_under_every_name(tmp_path):

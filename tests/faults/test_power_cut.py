@@ -223,7 +223,7 @@ def calls_of_sync():
             for node in ast.walk(function):
                 if (
                     isinstance(node, ast.Call)
-                    and ast.unparse(node.func) == "fileops.sync"
+                    and ast.unparse(node.func).startswith("fileops.sync")
                     and function.name not in NOT_NEEDED
                 ):
                     found.add(f"{path.name}:{node.lineno}")

@@ -45,7 +45,7 @@ def test_average_follows_the_formula_from_the_first_weights(
     for i, weight in enumerate(seen):
         m = min(momentum, (1 + i) / (warm_up + i))
         expected = (1 - m) * expected + m * weight
-    assert torch.allclose(hook.averaged_model.weight, expected, rtol=1e-5)
+    assert torch.allclose(hook.averaged["weight"], expected, rtol=1e-5)
     assert torch.equal(loop.model.weight, seen[-1])
 
 
@@ -58,21 +58,21 @@ def test_a_longer_interval_decays_as_much_per_update() -> None:
     for i in (0, 3, 6):
         m = 1 - (1 - 0.1) ** 3
         expected = (1 - m) * expected + m * seen[i]
-    assert torch.allclose(hook.averaged_model.weight, expected, rtol=1e-5)
+    assert torch.allclose(hook.averaged["weight"], expected, rtol=1e-5)
 
 
 def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None:
     hook = EMAHook(momentum=0.1, warm_up=1)
     loop = TracedRun(hook, max_iters=6).run()
     trained = loop.model.weight.detach().clone()
-    averaged = hook.averaged_model.weight.detach().clone()
+    averaged = hook.averaged["weight"].detach().clone()
     with loop.runner.evaluating():
         assert torch.equal(loop.model.weight, averaged)
         with loop.runner.evaluating():  # an evaluation inside another
             assert torch.equal(loop.model.weight, averaged)
         assert torch.equal(loop.model.weight, averaged)
     assert torch.equal(loop.model.weight, trained)
-    assert torch.equal(hook.averaged_model.weight, averaged)
+    assert torch.equal(hook.averaged["weight"], averaged)
     assert not torch.equal(trained, averaged)
 
 
@@ -98,9 +98,8 @@ def test_a_resumed_run_has_the_average_of_one_never_stopped(
     saved = first.run(stop_at=stop).save(tmp_path)
     hook, second = loop()
     second.load(saved).run()
-    for name, value in whole_hook.averaged_model.state_dict().items():
-        assert torch.equal(hook.averaged_model.state_dict()[name], value), name
-    assert hook.state_dict()["n_averaged"] == whole_hook.state_dict()["n_averaged"]
+    for name, value in whole_hook.state_dict()["model"].items():
+        assert torch.equal(hook.state_dict()["model"][name], value), name
 
 
 def test_resume_from_resumes_the_run_when_it_starts(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_resume_from_resumes_the_run_when_it_starts(tmp_path: Path) -> None:
     loop = TracedRun(hook, max_iters=4)
     loop.run()
     assert loop.lrs == []  # nothing was left to train
-    assert torch.equal(hook.averaged_model.weight, before.averaged_model.weight)
+    assert torch.equal(hook.averaged["weight"], before.averaged["weight"])
 
 
 def test_buffers_stay_the_models_own_unless_averaged() -> None:

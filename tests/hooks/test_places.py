@@ -8,7 +8,6 @@ from devrun.errors import ConfigError, StorageError
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.logger import TensorboardLoggerHook
-from devrun.hooks.profiler import ProfilerHook
 from tests.support.points import loader, make_runner
 
 HOOKS = {
@@ -16,10 +15,6 @@ HOOKS = {
     "checkpoints": lambda place: CheckpointHook(out_dir=place),
     "best checkpoints": lambda place: EvalHook(
         loader(), save_best="loss", out_dir=place
-    ),
-    "a profile": lambda place: ProfilerHook(json_trace_path=str(place / "trace.json")),
-    "profiles for TensorBoard": lambda place: ProfilerHook(
-        on_trace_ready={"type": "tb_trace", "dir_name": str(place)}
     ),
 }
 

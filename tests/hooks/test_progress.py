@@ -74,12 +74,6 @@ def test_an_evaluation_has_a_bar_of_its_own_that_goes_again(screen):
     assert drawn[-2].startswith("epoch 2/2: 100%") or "8/8" in screen.getvalue()
 
 
-def test_a_val_phase_has_the_same_bar(screen):
-    runner = make_runner(ProgressHook(), length=1)
-    runner.run([loader(), loader(count=6)], [("train", 1), ("val", 1)])
-    assert re.search(r"val: +100%.*2/2", screen.getvalue())
-
-
 def test_an_evaluation_that_fails_leaves_no_bar(screen):
     data = loader()
     data.collate_fn = lambda items: 1 / 0

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from devrun.devices.hpu.probes.report import ReportHook
 from devrun.errors import UnsupportedFeatureError
-from tests.hpu.cases_report import Planted
+from tests.hpu.cases_counts import Planted
 from tests.hpu.runs import close, device, loader, make, net, train
 from tests.support.observe import Lines
 
@@ -164,13 +163,11 @@ FROZEN = {
 
 def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
     for way in ("by_device", "by_buffer", *FROZEN):
-        hook = ReportHook(after=3)
         with Lines() as log:
             runner, _ = make(device(graphs=True), model=Mixed(way), epochs=1)
-            runner.register_hook(hook)
             runner.run([loader()], [("train", 1)])
+        rows = runner.adapter.frozen()
         runner.close()
-        rows = [r for r in hook.report.rows() if r.kind == "frozen"]
         said = [line for line in log.messages if line.startswith("hpu graphs: ")]
         if way not in FROZEN:
             assert (rows, said) == ([], []), way
@@ -179,6 +176,6 @@ def test_what_a_graph_freezes_of_the_host_is_said_with_its_line():
         lines, first = inspect.getsourcelines(Mixed)
         (place,) = [i for i, s in enumerate(lines) if s.endswith(f"FROZEN {way}\n")]
         site = f"{__file__}:{first + place}"
-        assert (row.what, str(row.site)) == (FROZEN[way], site)
+        assert (row.what, row.site) == (FROZEN[way], site)
         assert f"the forward pass at {site} {FROZEN[way]}" in line
         assert "register_buffer" in line if way == "by_steps" else "collate_fn" in line

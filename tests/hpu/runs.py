@@ -8,7 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from devrun.devices.hpu.probes.compile_log import CompileLog
+from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.resolve import resolve_device
+from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner
 from tests.support.observe import Losses
 
@@ -66,6 +69,25 @@ def make(
     runner.register_hook(losses)
     runner.register_training_hooks(lr_config)
     return runner, losses
+
+
+class Counting(Hook):
+    """What a check would say of the updates of a run."""
+
+    priority = "LOWEST"
+
+    def before_run(self, runner: Any) -> None:
+        self.log = CompileLog()
+        self.counts = Counts(runner.adapter.sdk.emulator)
+
+    def after_train_iter(self, runner: Any) -> None:
+        self.counts.update()
+
+    @property
+    def findings(self) -> list[Any]:
+        again = self.counts.compiled_again()
+        found = [*self.counts.findings(), *([again] if again else [])]
+        return found + (list(self.log.findings()) if MODE["mode"] == "compile" else [])
 
 
 def train(where: Any, data: Any = None, **options: Any) -> tuple[Any, list[float]]:

@@ -153,14 +153,6 @@ def test_the_validation_step_judges_what_has_no_test_step_and_the_split_val(lit_
     assert calls == ["setup validate", *["validation_step"] * 2]
 
 
-def test_predictions_of_a_test_step_are_what_it_returns(lit_stages):
-    tested, _ = lit_stages("Tested", "sets")
-    assert tested("--predictions", "rows.jsonl") == 0
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in rows] == [0, 1] * 5
-    assert all(len(row["scores"]) == 2 for row in rows)
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What two processes of the worker saw, by rank."""

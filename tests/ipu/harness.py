@@ -87,8 +87,10 @@ def train(device: Any, data: Any = None, **options: Any) -> tuple[Any, list[floa
 
 def assert_same_state(mine: Any, other: Any, **tolerance: float) -> None:
     """The same keys and values; bit for bit without a tolerance."""
-    theirs = other.state_dict()
-    found = mine.state_dict()
+    states = (
+        one if isinstance(one, dict) else one.state_dict() for one in (mine, other)
+    )
+    found, theirs = states
     assert found.keys() == theirs.keys()
     for name, value in found.items():
         if tolerance:

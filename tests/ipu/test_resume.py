@@ -36,7 +36,7 @@ def run(device, tmp_path=None, *, resume=None, stop_after=None, dropout=0.0, **o
     runner.run([data], [("train", 1)])
     path = None if tmp_path is None else runner.save_checkpoint()
     runner.close()
-    return runner, losses.values, ema.averaged_model, path
+    return runner, losses.values, ema.state_dict()["model"], path
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_same_bits(tmp_path):

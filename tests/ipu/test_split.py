@@ -101,7 +101,7 @@ def test_the_model_stays_what_it_was_on_the_host(sdk):
     assert type(model.stem) is nn.Linear
     assert torch.equal(model(x), expected)
     model(x).sum().backward()
-    twin = copy.deepcopy(model)  # as the averaging of weights does
+    twin = copy.deepcopy(model)
     assert torch.equal(twin(x), expected)
     assert split_of(twin) == split_of(model)
 

@@ -49,16 +49,24 @@ def test_what_is_left_open_fits_the_processes(section, world, kind, sizes):
 @pytest.mark.parametrize(
     ("section", "world", "words"),
     [
-        ({"mesh": {"pipeline": 2}}, 2, "no dimension 'pipeline'; known: replicate, sh"),
+        (
+            {"mesh": {"pipeline": 2}},
+            2,
+            "parallel.mesh.pipeline: unknown key; known: replicate",
+        ),
         ({"mesh": {"tensor": 2}}, 1, "a multiple of 2 processes, there is 1"),
         ({"mesh": {"replicate": 2, "shard": 4}}, 4, "for 8 processes, there are 4"),
         ({"type": "fdsp"}, 2, "type must be one of ddp, fsdp, none, got 'fdsp'"),
         ({"plan": {"h.*": "colwise"}, "type": "ddp"}, 2, "plan is for type fsdp or"),
-        ({"mesh": {"shard": 0}}, 2, "mesh.shard must be an integer of at least 1"),
-        ({"offload": "yes"}, 2, "offload must be true or false"),
+        (
+            {"mesh": {"shard": 0}},
+            2,
+            "parallel.mesh.shard: takes an integer of at least 1",
+        ),
+        ({"offload": "yes"}, 2, "parallel.offload: takes true or false"),
         ({"compression": "fp8"}, 2, "compression must be one of bf16, fp16"),
-        ({"wrap": {"min_param": 3}}, 2, "wrap must be class names, got"),
-        ({"reshard": 1}, 2, "reshard must be true or false, got 1"),
+        ({"wrap": {"min_param": 3}}, 2, "parallel.wrap: takes text or a list"),
+        ({"reshard": 1}, 2, "parallel.reshard: takes true or false, not 1"),
         ({"wrap": ["Block"], "compression": "bf16"}, 2, "compression is for type ddp"),
     ],
 )
@@ -76,15 +84,15 @@ def test_what_does_not_fit_is_one_line(section, world, words):
             "parallel: {type: fsdp, static_graph: true}",
             "parallel.static_graph: is for type ddp; type fsdp cannot honour it",
         ),
-        ("parallel: {reshard: 1}", "parallel.reshard: must be true or false, got 1"),
+        ("parallel: {reshard: 1}", "parallel.reshard: takes true or false, not 1"),
         (
             "parallel: {mesh: {tensor: 2}}",
             "parallel.mesh: {tensor: 2} is for a multiple of 2 processes, there is 1",
         ),
-        ("parallel: {wrapp: [Block]}", "parallel has no key 'wrapp'; did you mean"),
+        ("parallel: {wrapp: [Block]}", "parallel.wrapp: unknown key; did you mean"),
         (
             "parallel: {mesh: {shard: 0}}",
-            "parallel.mesh.shard: must be an integer of at least 1, got 0",
+            "parallel.mesh.shard: takes an integer of at least 1, not 0",
         ),
         (
             "cpu: {find_unused_parameters: true}",

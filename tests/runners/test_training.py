@@ -118,7 +118,6 @@ def test_a_dry_run_tries_everything_evaluates_once_and_writes_nothing(
     tmp_path, capsys, monkeypatch, kind, by_epoch
 ):
     monkeypatch.chdir(tmp_path)
-    profile = {"type": "ProfilerHook", "json_trace_path": "trace.json"}
     cfg = config(
         runner=RUNNERS[kind],
         work_dir="none",
@@ -136,7 +135,7 @@ def test_a_dry_run_tries_everything_evaluates_once_and_writes_nothing(
             ],
         },
         custom_hooks=[
-            {**profile, "profile_iters": 50, "by_epoch": kind == "epochs"},
+            {"type": "ProfilerHook", "profile_iters": 50, "by_epoch": kind == "epochs"},
             {"type": "Watches", "priority": "LOWEST"},
         ],
     )  # fmt: skip

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sysconfig
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,6 @@ from devrun.registry import DATASETS
 STDLIB = "stdlib"
 SUFFIXES = (".txt", ".md", ".py")
 _PARAGRAPH = re.compile(rb"(?:[^\n\0]+\n?)+")
-_MOST_FILES = 1_000_000
-"""Of a pattern, whose folders may lead in circles by links."""
 _NOT_SOURCE = ("site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3")
 
 
@@ -39,8 +35,7 @@ class TextCorpus(Dataset[Any]):
 
     Args:
         files: `stdlib` (the source of Python's own library, which every machine has),
-            or a file, a folder (`*.txt`, `*.md`, `*.py` at any depth), a pattern, or
-            a list of these.
+            or a file, or a folder (`*.txt`, `*.md`, `*.py` at any depth).
         split: `train`, `val` or `all`; whole files go to one or the other.
         val_fraction: of the files, chosen by name: a file stays on its side when
             others come or go. A single file is cut by bytes instead.
@@ -55,7 +50,7 @@ class TextCorpus(Dataset[Any]):
 
     def __init__(
         self,
-        files: str | Sequence[str] = STDLIB,
+        files: str | os.PathLike[str] = STDLIB,
         split: str = "train",
         val_fraction: float = 0.1,
         block_size: int = 128,
@@ -107,7 +102,10 @@ class TextParagraphs(TextCorpus):
 
 
 def _text_of(
-    files: str | Sequence[str], split: str, val_fraction: float, max_bytes: int | None
+    files: str | os.PathLike[str],
+    split: str,
+    val_fraction: float,
+    max_bytes: int | None,
 ) -> bytes:
     if split not in ("train", "val", "all"):
         raise ConfigError.of("split", f"must be train, val or all, got {split!r}")
@@ -130,16 +128,19 @@ def _text_of(
     return bytes(text[:max_bytes])
 
 
-def _find(files: str | Sequence[str]) -> list[tuple[str, Path]]:
+def _find(files: str | os.PathLike[str]) -> list[tuple[str, Path]]:
     """(name, path) of each file, in the order of names that no machine changes."""
     if files == STDLIB:
         return sorted(_standard_library())
-    wanted = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-    found: dict[Path, str] = {}
-    for entry in wanted:
-        for name, path in _expand(str(entry)):
-            found.setdefault(path, name)
-    return sorted((name, path) for path, name in found.items())
+    root = Path(files)
+    if root.is_file():
+        return [(root.name, root)]
+    inside = (file for file in root.rglob("*") if file.suffix in SUFFIXES)
+    found = [(f.relative_to(root).as_posix(), f) for f in inside if f.is_file()]
+    if not found:
+        what = "no text file in" if root.is_dir() else "no such file or folder:"
+        raise DataError(f"{what} {str(files)!r}")
+    return sorted(found)
 
 
 def _standard_library() -> Iterator[tuple[str, Path]]:
@@ -150,21 +151,3 @@ def _standard_library() -> Iterator[tuple[str, Path]]:
             if file.endswith(".py"):
                 path = Path(folder, file)
                 yield path.relative_to(root).as_posix(), path
-
-
-def _expand(entry: str) -> list[tuple[str, Path]]:
-    path = Path(entry)
-    if path.is_dir():
-        inside = [file for file in path.rglob("*") if file.suffix in SUFFIXES]
-        found = [
-            (file.relative_to(path).as_posix(), file)
-            for file in inside
-            if file.is_file()
-        ]
-    else:
-        matches = islice(glob.iglob(entry, recursive=True), _MOST_FILES)
-        named = [entry] if path.is_file() else matches
-        found = [(Path(match).name, Path(match)) for match in named]
-    if not found:
-        raise DataError(f"no text file matches {entry!r}")
-    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,20 +63,6 @@ class SDK:
     @property
     def emulated(self) -> bool:
         return self.emulator is not None
-
-    @property
-    def counts_findings(self) -> bool:
-        """Whether it counts itself what slows a run, and names the lines."""
-        return hasattr(self.emulator, "report")
-
-    def findings(self) -> Sequence[Any]:
-        """What it has counted: each with `kind`, `what`, `site` and `count`."""
-        return self.emulator.report().findings if self.counts_findings else ()
-
-    def launches(self) -> int:
-        """Launches so far; 0 where it does not count them."""
-        totals = self.emulator.report().totals if self.counts_findings else {}
-        return int(totals.get("launch", 0))
 
 
 def is_loaded() -> bool:

@@ -37,11 +37,11 @@ def prepared_loader(
     if isinstance(loader, sdk.DataLoader):  # the user's own; it combines by itself
         return PreparedLoader(loader)
     spec = LoaderSpec.of(loader, seed=seed, training=training)
-    if not isinstance(spec, LoaderSpec):
+    combined = _combined(spec, parts) if isinstance(spec, LoaderSpec) else None
+    if combined is None:
         if parts == 1 or not training:
-            return PreparedLoader(loader)
-        return PreparedLoader(loader, accumulate=parts, drop_short=True, receive=whole)
-    combined = _combined(spec, parts)
+            return PreparedLoader(spec)
+        return PreparedLoader(spec, accumulate=parts, drop_short=True, receive=whole)
     if training:
         _check_samples(combined, product)
     return PreparedLoader(combined)
@@ -64,8 +64,9 @@ def _product(options: Any, micro_batch: int | None) -> str:
     return " x ".join(shown) + (f" = {size} samples" if size else "")
 
 
-def _combined(spec: LoaderSpec, parts: int) -> LoaderSpec:
-    """`spec` with `parts` batches in one and everything else as it is."""
+def _combined(spec: LoaderSpec, parts: int) -> LoaderSpec | None:
+    """`spec` with `parts` batches in one and everything else as it is; None where
+    somebody's own batch sampler makes the batches."""
     drop = spec.training or spec.drop_last
     own = spec.batch_sampler
     if own is None:
@@ -74,7 +75,7 @@ def _combined(spec: LoaderSpec, parts: int) -> LoaderSpec:
     if type(own) is BatchSampler:
         larger = BatchSampler(own.sampler, own.batch_size * parts, drop)
         return replace(spec, batch_sampler=larger)
-    return replace(spec, joined=parts) if spec.training else spec
+    return None
 
 
 def _check_samples(spec: LoaderSpec, product: str) -> None:

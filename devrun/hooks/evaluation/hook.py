@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from time import perf_counter
-from typing import Any, Callable, Iterable
+from typing import Any, Callable
 
 from devrun.checkpoint.storage import check_possible, check_writable
 from devrun.config.numbers import whole_number
@@ -39,11 +39,6 @@ from devrun.hooks.processes import share_statistics
 from devrun.hooks.timer import exclude_time
 from devrun.registry import HOOKS
 from devrun.run import Run
-from devrun.step import StepOutput
-
-Watch = Callable[[str, Steps], Iterable[StepOutput]]
-"""`watch(name, steps)` looks on at the evaluation of one set: it yields every output of
-`steps` unchanged, and may keep of it what it likes, such as the predictions."""
 
 
 @HOOKS.register_module()
@@ -174,10 +169,10 @@ class EvalHook(Hook):
         runner.log_buffer.clear()
         self._evaluate(runner)
 
-    def evaluate_now(self, runner: Run, watch: Watch | None = None) -> dict[str, Any]:
+    def evaluate_now(self, runner: Run) -> dict[str, Any]:
         """The named results of one evaluation outside of a run; nothing is logged."""
         self._check_shares(runner)
-        self._evaluate(runner, save=False, watch=watch)
+        self._evaluate(runner, save=False)
         named = dict(runner.log_buffer.output)
         runner.log_buffer.clear_output()
         named.pop("eval_iter_num", None)
@@ -294,15 +289,13 @@ class EvalHook(Hook):
     def _last(self, runner: Run) -> int | None:
         return runner.max_epochs if self.by_epoch else runner.max_iters
 
-    def _evaluate(
-        self, runner: Run, *, save: bool = True, watch: Watch | None = None
-    ) -> None:
+    def _evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
         self.metrics += [m for m in runner.eval_metrics if m not in self.metrics]
         if self.broadcast_bn_buffer:  # a rank's own ones saw only its samples
             share_statistics(runner.model)
         if type(self)._do_evaluate is EvalHook._do_evaluate:
-            score = self._score(runner, watch)
+            score = self._score(runner)
         else:
             scores = [_evaluate_own(self, runner) for _ in self._each_set()]
             score = _first_score(scores)
@@ -315,28 +308,27 @@ class EvalHook(Hook):
         """The score; MMCV's name, under which subclasses have their own."""
         return self._score(runner)
 
-    def _score(self, runner: Run, watch: Watch | None = None) -> Any:
+    def _score(self, runner: Run) -> Any:
         found, batches = {}, 0
         with runner.evaluating():
             for name in self._each_set():
-                found[name], count = self._results(runner, watch)
+                found[name], count = self._results(runner)
                 batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
         scores = [self.evaluate(runner, found[name]) for name in self._each_set()]
         return _first_score(scores)
 
-    def _results(self, runner: Run, watch: Watch | None) -> tuple[Any, int]:
+    def _results(self, runner: Run) -> tuple[Any, int]:
         """Of one pass over the set in turn, and its number of batches."""
         if self.test_fn is not None:
             loader = runner.prepare_eval_loader(self.dataloader)
             results = self.test_fn(runner.model, loader, **self._test_options())
             return results, length_of(self.dataloader) or 0
         steps = Steps(runner, self.dataloader, self._mode)
-        seen = steps if watch is None else watch(self._set, steps)
         if self._mode == "predict":
-            results = collect_predictions(seen, length_of(self.dataset))
+            results = collect_predictions(steps, length_of(self.dataset))
         else:
-            results = evaluate_means(seen, self.metrics)
+            results = evaluate_means(steps, self.metrics)
         return results, steps.batches
 
     def _each_set(self) -> Iterator[str]:

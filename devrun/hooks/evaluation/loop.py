@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from devrun.data.facts import data_facts
+from devrun.data.prepared import ahead
 from devrun.dist import gather_objects, get_dist_info, weighted_means
 from devrun.errors import (
     ConfigError,
@@ -105,19 +106,14 @@ def collect_predictions(
         DataError: no rank had a batch.
     """
     mine: list[Any] = []
-    waiting: tuple[Any, int] | None = None
-    for outputs in steps:
+    for outputs in ahead(steps, 1):  # read while the device works on the next
         if outputs.get("predictions") is None:
             raise ConfigError(
                 "the data set has an `evaluate` method, which needs `predictions` from "
                 "the model's evaluation step; it returned only "
                 f"{', '.join(map(str, outputs))}: return them, or give test_fn"
             )
-        if waiting is not None:  # read one step late, while the device works on this
-            mine.extend(per_sample(*waiting))
-        waiting = outputs["predictions"], outputs["num_samples"]
-    if waiting is not None:
-        mine.extend(per_sample(*waiting))
+        mine.extend(per_sample(outputs["predictions"], outputs["num_samples"]))
     parts = gather_objects(mine)
     if get_dist_info()[0] != 0:
         return None

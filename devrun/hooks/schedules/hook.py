@@ -6,9 +6,8 @@ users override; a policy says which value it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
@@ -22,8 +21,8 @@ from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
 
-Values = Any
-"""One number for each parameter group, or a dict of such lists by optimizer name."""
+Values = Sequence[Any]
+"""One number for each parameter group, of all optimizers in turn."""
 Kind = TypeVar("Kind", bound=type)
 _COMMON = ("by_epoch", "warmup", "warmup_iters", "warmup_ratio", "warmup_by_epoch")
 WARMUPS: dict[str, Callable[[float, float], float]] = {
@@ -131,7 +130,8 @@ class ScheduleHook(Hook):
                 f"{type(self).__name__} has by_epoch=True, but this run is counted in "
                 "iterations; give by_epoch=False"
             )
-        self.base = by_optimizer(runner, self._initial)
+        named = optimizers_of(runner).items()
+        self.base = [v for name, one in named for v in self._initial(name, one)]
 
     def before_train_epoch(self, runner: Run) -> None:
         self._resolve_warmup(runner)
@@ -184,7 +184,7 @@ class LrUpdaterHook(ScheduleHook):
 
     `base_lr` holds the `initial_lr` of each group: its `lr` when the first run began,
     which the optimizer's state carries through a resume. `regular_lr` holds the rates
-    without warm-up. Both are lists, or dicts of lists for several optimizers.
+    without warm-up.
 
     See `ScheduleHook` for the arguments.
     """
@@ -199,15 +199,15 @@ class LrUpdaterHook(ScheduleHook):
 
     def get_regular_lr(self, runner: Run) -> Values:
         """`get_lr` of every group."""
-        return _each(self.base, partial(self.get_lr, runner))
+        return [self.get_lr(runner, base) for base in self.base]
 
     def get_warmup_lr(self, cur_iters: int) -> Values:
         """`regular_lr` times the warm-up factor of iteration `cur_iters`."""
         factor = self.warmup_factor(cur_iters)
-        return _each(self.regular, lambda lr: lr * factor)
+        return [lr * factor for lr in self.regular]
 
     def _set_lr(self, runner: Run, lr_groups: Values) -> None:
-        for group, lr in _paired(runner.optimizer, lr_groups):
+        for group, lr in zip(_groups(runner), lr_groups):
             write(group, "lr", lr)
 
     def _initial(self, name: str, optimizer: Any) -> list[float]:
@@ -251,14 +251,14 @@ class MomentumUpdaterHook(ScheduleHook):
         return [group["initial_momentum"] for group in optimizer.param_groups]
 
     def _regular(self, runner: Run) -> Values:
-        return _each(self.base, partial(self.get_momentum, runner))
+        return [self.get_momentum(runner, base) for base in self.base]
 
     def _warm(self, cur_iters: int) -> Values:
         factor = self.warmup_factor(cur_iters)
-        return _each(self.regular, lambda momentum: momentum / factor)
+        return [momentum / factor for momentum in self.regular]
 
     def _write(self, runner: Run, values: Values) -> None:
-        for group, value in _paired(runner.optimizer, values):
+        for group, value in zip(_groups(runner), values):
             set_momentum(group, value)
 
 
@@ -296,25 +296,9 @@ def optimizers_of(runner: Run) -> dict[str, Any]:
     return {type(optimizer).__name__: optimizer}
 
 
-def by_optimizer(runner: Run, values: Callable[[str, Any], list[float]]) -> Values:
-    """`values(name, optimizer)` of each optimizer; a list where there is one."""
-    found = {name: values(name, one) for name, one in optimizers_of(runner).items()}
-    return found if isinstance(runner.optimizer, dict) else next(iter(found.values()))
-
-
-def _each(values: Values, change: Callable[[Any], float]) -> Values:
-    """`values` of the same form with `change` applied to every number."""
-    if isinstance(values, dict):
-        return {name: _each(row, change) for name, row in values.items()}
-    return list(map(change, values))
-
-
-def _paired(optimizer: Any, values: Values) -> Iterable[tuple[dict[str, Any], Any]]:
-    """Each parameter group with its value."""
-    if isinstance(optimizer, dict):
-        pairs = (_paired(one, values[name]) for name, one in optimizer.items())
-        return chain.from_iterable(pairs)
-    return zip(optimizer.param_groups, values)
+def _groups(runner: Run) -> Iterator[dict[str, Any]]:
+    """The parameter groups of all optimizers in turn."""
+    return chain.from_iterable(o.param_groups for o in optimizers_of(runner).values())
 
 
 def write(group: dict[str, Any], key: str, value: float) -> None:

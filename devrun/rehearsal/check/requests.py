@@ -30,7 +30,7 @@ def requests(
     found: list[Request] = []
     for device in devices or usual():
         probes = probes_of(device)
-        emulated = not here[device].available and _has_emulator(device)
+        emulated = _has_emulator(device)  # which counts and names the lines
         absent = not (here[device].available or emulated)
         if absent and not probes.seen_from_cpu:
             raise DeviceUnavailableError(

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from devrun.checkpoint import fileops, strict_json, tensorfile
+from devrun.checkpoint import fileops, tensorfile
 from devrun.errors import ConfigError
-from devrun.files import disk_errors, replace_file
+from devrun.files import disk_errors, json_line, parse_json, replace_file
 from devrun.rehearsal.bench import DTYPES
 from devrun.text import one_line
 
@@ -209,7 +209,7 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         "astray": astray and [keys.index(astray[0]), _number(astray[1])],
     }
     tensors = {str(i): recording.records[key] for i, key in enumerate(keys)}
-    text = bytearray(strict_json.dumps(about))
+    text = bytearray(json_line(about))
     tensors["about"] = torch.frombuffer(text, dtype=torch.uint8)
     with disk_errors(f"cannot write {os.fspath(path)!r}", "; choose another place"):
         replace_file(path, b"".join(map(bytes, tensorfile.pieces(tensors))))
@@ -223,10 +223,8 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """
     place = Path(path).resolve()
     try:
-        with fileops.directory(place.parent) as folder:
-            data = fileops.read_file(place.name, folder, limit=LARGEST)
-        tensors = tensorfile.read(data)
-        return _recording(strict_json.loads(bytes(tensors["about"].numpy())), tensors)
+        tensors = tensorfile.read(fileops.read_file(place, limit=LARGEST))
+        return _recording(parse_json(bytes(tensors["about"].numpy())), tensors)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{os.fspath(path)!r} cannot be read: {reason}") from error

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from devrun.config import Config
-from devrun.devices.ipu.probes.balance import balance, measure, partition
+from devrun.devices.ipu.probes.balance import Block, balanced, traced
+from devrun.devices.ipu.probes.memory import IPU_MEMORY
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
 from devrun.models.build import build_loss, build_model
@@ -26,8 +27,8 @@ def images(count, size=224):
 
 def test_vit_b16_is_measured_as_it_is():
     model = StepModule(VisionTransformer(), nn.CrossEntropyLoss())
-    vit = balance(model, images(2), 4)
-    assert [b.name for b in vit.blocks] == [
+    blocks = traced(model, images(2)).blocks()
+    assert [b.name for b in blocks] == [
         "patch_embed",
         "pos_drop",
         *(f"blocks.{i}" for i in range(12)),
@@ -35,65 +36,29 @@ def test_vit_b16_is_measured_as_it_is():
         "head",
     ]
     # 17.6 G multiply-adds an image (Dosovitskiy et al. 2021), each two operations
-    assert sum(b.flops for b in vit.blocks) / 2 == pytest.approx(35.1 * GIGA, rel=0.01)
-    assert sum(b.parameter_bytes for b in vit.blocks) == 4 * 86_567_656
+    assert sum(b.flops for b in blocks) / 2 == pytest.approx(35.1 * GIGA, rel=0.01)
+    assert sum(b.parameter_bytes for b in blocks) == 4 * 86_567_656
     tokens = 2 * 197 * 768 * 4
-    assert all(b.input_bytes == tokens for b in vit.blocks[1:14])
+    assert all(b.input_bytes == tokens for b in blocks[1:14])
     # at least the inputs of four products and two norms, and the attention weights
-    assert vit.blocks[2].activation_bytes > 10 * tokens + 2 * 12 * 197 * 197 * 4
+    assert blocks[2].activation_bytes > 10 * tokens + 2 * 12 * 197 * 197 * 4
 
 
-def _cuts(count, stages):
-    return combinations(range(1, count), stages - 1)
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_division_is_the_best_of_all(seed):
     draw = torch.Generator().manual_seed(seed)
-    count, stages = 9, 2 + seed % 3
-    costs = torch.randint(0, 20, (count,), generator=draw).tolist()
-    sizes = torch.randint(1, 20, (count,), generator=draw).tolist()
-    limit = int(max(*sizes, sum(sizes) / stages * (1 + seed % 5 / 10)))
-
-    def cost(_, i, j):
-        return sum(costs[i:j])
-
-    def memory(stage, i, j):
-        return sum(sizes[i:j]) + stages - stage
-
-    def worst(value, starts):
-        ends = enumerate(pairwise((*starts, count)))
-        return max(value(stage, i, j) for stage, (i, j) in ends)
-
-    every = [(0, *cut) for cut in _cuts(count, stages)]
-    fitting = [s for s in every if worst(memory, s) <= limit]
-    starts = partition(count, stages, cost, memory, limit)
-    if not fitting:
-        assert starts is None
-        return
-    best = min((worst(cost, s), worst(memory, s)) for s in fitting)
-    assert (worst(cost, starts), worst(memory, starts)) == best
+    costs = torch.randint(0, 20, (9,), generator=draw).tolist()
+    blocks = [Block(str(i), cost, 0, 0, 0, 0) for i, cost in enumerate(costs)]
+    cuts = combinations(range(1, 9), 1 + seed % 3)
+    every = ([sum(costs[i:j]) for i, j in pairwise((0, *cut, 9))] for cut in cuts)
+    assert balanced(blocks, 2 + seed % 3).most_flops == min(map(max, every))
 
 
-def test_memory_moves_the_division_that_work_alone_would_make():
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.Conv2d(8, 8, 3, padding=1),
-        nn.Conv2d(8, 8, 3, padding=1),
-        nn.Flatten(),
-        nn.Linear(8 * 32 * 32, 16),
-        nn.Linear(16, 8 * 32 * 32),
-    )
-    batch = torch.zeros(1, 1, 32, 32)
-    free = balance(model, batch, 2)
-    assert [e["layer_to_call"] for e in free.edges] == ["0", "2"]
-    weights = 3 * sum(b.parameter_bytes for b in free.blocks[4:])
-    tight = balance(model, batch, 2, memory_bytes=int(0.8 * weights))
-    assert [e["layer_to_call"] for e in tight.edges] == ["0", "5"]
-    assert tight.fits
-    none = balance(model, batch, 2, memory_bytes=1000)
-    assert not none.fits
-    assert none.edges == free.edges
+def test_the_memory_of_a_stage_is_its_weights_and_what_is_in_flight():
+    blocks = [Block("a", 1, 10, 100, 100, 4), Block("b", 1, 10, 50, 0, 8)]
+    split = balanced(blocks, 2)
+    assert split.most_bytes(1) == 3 * 100 + 10 + 3 * 4
+    assert split.most_bytes(1, 0.5) == 3 * 100 + 5 + 3 * 2
 
 
 def test_measuring_leaves_no_trace_on_the_model():
@@ -102,7 +67,7 @@ def test_measuring_leaves_no_trace_on_the_model():
     )
     before = {k: v.clone() for k, v in model.state_dict().items()}
     random = torch.get_rng_state()
-    balance(model, images(2, 16), 2)
+    traced(model, images(2, 16))
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert all(p.grad is None for p in model.parameters())
@@ -119,7 +84,7 @@ def test_a_number_read_by_the_model_does_not_matter():
             return x
 
     model = Reads(nn.Linear(4, 4), nn.Linear(4, 4))
-    assert len(balance(model, torch.zeros(2, 4), 2).edges) == 2
+    assert len(traced(model, torch.zeros(2, 4)).blocks()) == 2
     assert not hasattr(model, "seen")
 
 
@@ -129,15 +94,15 @@ def test_shapes_that_depend_on_values_are_refused():
             return x[x > 0]
 
     with pytest.raises(ConfigError, match="Sequential cannot be followed without"):
-        balance(nn.Sequential(nn.Linear(4, 4), Picks()), torch.zeros(2, 4), 2)
+        traced(nn.Sequential(nn.Linear(4, 4), Picks()), torch.zeros(2, 4))
 
 
 def test_more_ipus_than_blocks_are_refused():
     with pytest.raises(ConfigError, match=r"only 2 blocks to divide \(0, 1\)"):
-        balance(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.zeros(2, 4), 3)
+        balanced([Block("0", *[1] * 5), Block("1", *[1] * 5)], 3)
 
 
-def test_blocks_are_found_in_wrappers_and_divided_where_few():
+def test_blocks_are_found_in_wrappers():
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -163,24 +128,17 @@ def test_blocks_are_found_in_wrappers_and_divided_where_few():
             return self.head(x)
 
     tokens = torch.zeros(3, 5, dtype=torch.long)
-    blocks = measure(Wrapped(), tokens)
+    blocks = traced(Wrapped(), tokens).blocks()
     names = ["embed", "body.layers.0", "body.layers.1", "head"]
     assert [b.name for b in blocks] == names
     assert [b.parameter_bytes for b in blocks] == [512, 352, 352, 0]
     assert blocks[1].flops == 2 * 15 * 8 * 8
-    finer = measure(Wrapped(), tokens, at_least=5)
-    assert [b.name for b in finer] == [
-        "embed",
-        "body.layers.0.norm",
-        "body.layers.0.fc",
-        *names[2:],
-    ]
 
 
 def test_frozen_parameters_have_no_gradient_and_no_state():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[0].requires_grad_(False)
-    blocks = measure(model, torch.zeros(2, 4))
+    blocks = traced(model, torch.zeros(2, 4)).blocks()
     assert [b.trained_bytes for b in blocks] == [0, 80]
     assert [b.parameter_bytes for b in blocks] == [80, 80]
 
@@ -192,6 +150,7 @@ def test_the_recipes_edges_are_balanced():
     size = cfg["data"]["samples_per_gpu"]
     images = torch.zeros(size, 3, 224, 224, dtype=torch.half)
     labels = torch.zeros(size, dtype=torch.long)
-    split = balance(step, (images, labels), cfg["ipu"]["num_ipus"])
+    blocks = traced(step, (images, labels)).blocks()
+    split = balanced(blocks, cfg["ipu"]["num_ipus"])
     assert split.edges == cfg["ipu"]["train_split_edges"]
-    assert split.fits
+    assert split.most_bytes(optimizer_states=1) <= IPU_MEMORY

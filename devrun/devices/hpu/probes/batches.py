@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -39,7 +38,7 @@ class BatchShapes(Probe):
             set_host_rng_state(state)
         shapes = {flat.shapes: flat for flat in flats}
         self.note.fact("shapes of batches", f"{len(shapes)} in {len(flats)}")
-        if len(shapes) < 2 or len(shapes) + _unseen(flats, _length(loader)) <= FEW:
+        if len(shapes) <= FEW:
             return ()
         return [self._finding(list(shapes.values()), len(flats), loader)]
 
@@ -80,24 +79,6 @@ def _flats(loader: Any) -> Iterator[Flat]:
         yield flatten(batch)
         if number == _BATCHES or perf_counter() > until:
             return
-
-
-def _unseen(flats: list[Flat], length: float) -> float:
-    """How many more shapes the rest of an epoch of `length` batches may have at most.
-
-    The chance that the next batch has a new one is the share of those that were seen
-    once (I. J. Good, The population frequencies of species, Biometrika 40, 1953).
-    """
-    times = Counter(flat.shapes for flat in flats)
-    once = sum(count == 1 for count in times.values())
-    return once / len(flats) * (length - len(flats)) if once else 0.0
-
-
-def _length(loader: Any) -> float:
-    try:
-        return len(loader)
-    except TypeError:  # a stream
-        return float("inf")
 
 
 def _sizes(different: Any) -> str:

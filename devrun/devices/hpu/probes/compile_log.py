@@ -1,21 +1,25 @@
-"""Where torch.compile broke off graphs, and what it compiled again, for the report."""
+"""Where torch.compile broke off graphs, and what it compiled again."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from devrun.devices.hpu.probes.watch import LAYERS, Site
-from devrun.probes.sites import EMULATORS, is_foreign, is_own
+from devrun.devices.hpu.probes.remedies import (
+    GRAPH_BREAK,
+    MEANS,
+    RECOMPILATION,
+    remedy_for,
+)
+from devrun.probes.finding import Finding
+from devrun.probes.sites import EMULATORS, user_line
 
 USUAL = 3
 """Recompilations that every run has: another batch size, `training`, a last batch."""
 _EVALUATION = "GLOBAL_STATE changed: grad_mode"
 """In the failure of a graph that an evaluation has no use for, nor training of its."""
-LONGEST = 80
-"""Characters of a condition that are shown."""
 _ARTEFACT = re.compile(
     rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\.|pack_padded|pad_packed"
 )
@@ -30,41 +34,28 @@ class CompileLog:
         self._breaks = len(_reasons())
         self._failures = {code: len(said) for code, said in _failures().items()}
 
-    def graph_breaks(self) -> Counter[tuple[str, Site]]:
-        """(why, line) of each place at which a graph ends, and how often."""
-        found: Counter[tuple[str, Site]] = Counter()
+    def findings(self) -> Iterator[Finding]:
+        """Each place at which a graph ends, and each function with many graphs."""
         for reason in _reasons()[self._breaks :]:
-            if _ARTEFACT.search(reason.reason):
-                continue
-            why = (reason.reason.strip().splitlines() or ["unknown"])[0]
-            frames = reason.user_stack or ()
-            site = _users([Site(f.filename, f.lineno or 0) for f in frames])
-            found[why, site] += 1
-        return found
-
-    def recompilations(self) -> Counter[tuple[str, Site]]:
-        """(last condition that failed, line) of each function with unusually many."""
-        found: Counter[tuple[str, Site]] = Counter()
+            if not _ARTEFACT.search(reason.reason):
+                why = (reason.reason.strip().splitlines() or ["unknown"])[0]
+                stack = [(f.filename, f.lineno or 0) for f in reason.user_stack or ()]
+                yield _finding(GRAPH_BREAK, why, stack)
         for code, said in _failures().items():
             said = said[self._failures.get(code, 0) :]
-            said = [line for line in said if _EVALUATION not in str(line)]
-            versions = {str(line).split(":")[0] for line in said}
-            if len(versions) <= USUAL:
-                continue
-            last = str(said[-1])
-            places = [Site(file, int(line)) for file, line in _PLACE.findall(last)]
-            site = _users([Site(code.co_filename, code.co_firstlineno), *places])
-            condition = " ".join(last.partition(":")[2].partition("#")[0].split())
-            if len(condition) > LONGEST:  # a value of any length may be in it
-                condition = condition[: LONGEST - 3] + "..."
-            found[condition, site] += len(versions)
-        return found
+            said = [str(line) for line in said if _EVALUATION not in str(line)]
+            if len({line.partition(":")[0] for line in said}) > USUAL:
+                places = [(file, int(line)) for file, line in _PLACE.findall(said[-1])]
+                stack = [(code.co_filename, code.co_firstlineno), *places]
+                # the last condition that failed, with a value of any length in it
+                what = said[-1].partition(":")[2].partition("#")[0]
+                yield _finding(RECOMPILATION, " ".join(what.split())[:80], stack)
 
 
-def _users(stack: list[Site]) -> Site:
-    """The innermost line of `stack` that a user wrote."""
-    users = (s for s in reversed(stack) if not (is_foreign(s.file) or is_own(s.file)))
-    return next(users, LAYERS)
+def _finding(kind: str, what: str, stack: list[tuple[str, int]]) -> Finding:
+    severity, why = MEANS[kind]
+    site, remedy = user_line(reversed(stack)), remedy_for(kind, what)
+    return Finding(severity, kind, what, why, remedy, site)
 
 
 def _reasons() -> list[Any]:

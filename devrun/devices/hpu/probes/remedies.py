@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+SYNC, WIDE, FROZEN = "host waits", "float64", "frozen"
+RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
 _MASK = "multiply by the mask, or torch.where(mask, x, 0), which keeps the shape"
 _KEEP = "keep the tensor on the device; return it in log_vars to have it logged"
 _ONCE = (
@@ -56,48 +58,43 @@ _BY_NAME: Mapping[str, str] = {
     "ratio of polynomials of it, or tabulate it in the data set",
     r"draws": "draw in the data set or its collate_fn, or with torch on the device",
     r"changes": "keep it in a buffer (register_buffer) that forward changes in place",
-    r"batch": "pad the batches to few lengths: data.train_dataloader.buckets; "
-    "a short last batch: data.train_dataloader.drop_last: true",
 }
 """Pattern of the operator's whole name, without namespace and overload."""
 GENERAL: Mapping[str, str] = {
     "on the host": "write it with operators that a Gaudi has, or do it in the data set",
-    "host waits": _KEEP,
-    "float64": "a Gaudi computes it in float32: make it float32 where it begins "
+    SYNC: _KEEP,
+    WIDE: "a Gaudi computes it in float32: make it float32 where it begins "
     "(np.float32, dtype=torch.float32, .float())",
     "int64": "stay below 2**31, or compute it in the data set",
-    "graph break": "write it so that it can be traced: no prints, no branches on "
+    GRAPH_BREAK: "write it so that it can be traced: no prints, no branches on "
     "values; or take it out of the compiled module",
-    "compiled again": "keep shapes the same from update to update, and numbers that "
+    RECOMPILATION: "keep shapes the same from update to update, and numbers that "
     "change in tensors",
 }
 """By kind of finding, where no pattern matches."""
 
-WHY: Mapping[str, str] = {
-    "on the host": "a Gaudi has no kernel for it: the tensors go to the host and back",
-    "host waits": "the host waits until everything before it has run",
-    "float64": "a Gaudi has no float64, and makes it float32",
-    "int64": "a Gaudi keeps 32 bits of whole numbers: larger ones wrap around",
+MEANS: Mapping[str, tuple[str, str]] = {
+    "on the host": (
+        "slow",
+        "a Gaudi has no kernel for it: the tensors go to the host and back",
+    ),
+    SYNC: ("slow", "the host waits for the device, which has nothing to do meanwhile"),
+    RECOMPILATION: ("slow", "a graph is compiled again for each new shape"),
+    GRAPH_BREAK: ("slow", "torch.compile leaves the graph here and goes on in Python"),
+    WIDE: ("differs", "a Gaudi has no float64: the numbers are those of float32"),
+    "int64": (
+        "differs",
+        "a Gaudi keeps 32 bits of whole numbers: larger ones wrap around",
+    ),
+    FROZEN: ("differs", "Python code in a graph runs once, while it is captured"),
 }
-"""By kind of finding, what happens there."""
-_CORE = "import habana_frameworks.torch.core as htcore"
-MARK = f"htcore.mark_step() after loss.backward() and after optimizer.step() ({_CORE})"
-"""Where a lazy loop has no marks."""
-UNUSED = (
-    "habana_frameworks",
-    "the program did not import it, so nothing ran on a Gaudi",
-    f"{_CORE}, and model.to('hpu')",
-)
-"""What was not used, what came of it, and what to do."""
+"""By kind of finding, how grave it is and what happens there."""
 
 
 def remedy_for(kind: str, what: str) -> str:
     """One line of advice for an operator or a cause."""
     name = what.split("::")[-1].split(".")[0]
-    if (
-        kind in ("compiled again", "graph break", "float64", "int64")
-        and name != "batch"
-    ):
+    if kind in (RECOMPILATION, GRAPH_BREAK, WIDE, "int64"):
         return GENERAL[kind]
     for pattern, remedy in _BY_NAME.items():
         # an operator in place does the same as the one without the underscore

@@ -22,168 +22,22 @@ must have at least.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Callable
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
 from devrun.models.step_module import StepModule
+from devrun.probes.numbers import Numbers
 from devrun.text import joined
-
-IPU_MEMORY = 1472 * 624 * 1024
-"""Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
-StageValue = Callable[[int, int, int], int]
-"""(stage, first block, block after the last) -> a cost of that stage."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """A division of a model: `edges` are those of a config."""
-
-    edges: list[dict[str, Any]]
-    blocks: tuple[Block, ...]
-    starts: tuple[int, ...]
-    """Index of the first block of each stage."""
-    fits: bool
-    """Whether there is room for it, by the estimate."""
-
-
-def balance(
-    model: nn.Module,
-    batch: Any,
-    num_ipus: int,
-    *,
-    optimizer_states: int = 1,
-    memory_bytes: int = IPU_MEMORY,
-) -> Split:
-    """The contiguous division with the least floating-point work in its largest stage.
-
-    Among those that fit in `memory_bytes` an IPU, or among all where none fits; of
-    equal ones, the one with the least memory in its fullest stage.
-
-    Args:
-        model: the user's module, or a `StepModule` of it, which runs the loss too. The
-            names of the edges are those of the user's module.
-        batch: one micro-batch, on the host.
-        optimizer_states: tensors that the optimizer keeps for every weight: 1 for
-            momentum, 2 for Adam.
-
-    Raises:
-        ConfigError: fewer blocks than IPUs, or a model whose shapes depend on values.
-    """
-    blocks = measure(model, batch, at_least=num_ipus)
-    if len(blocks) < num_ipus:
-        names = ", ".join(block.name for block in blocks)
-        raise ConfigError(
-            f"num_ipus is {num_ipus}, but the model has only {len(blocks)} blocks to "
-            f"divide ({names}); set num_ipus to at most that"
-        )
-    flops = _sums([block.flops for block in blocks])
-    memory = _memory(blocks, num_ipus, optimizer_states)
-
-    def cost(_: int, i: int, j: int) -> int:
-        return flops[j] - flops[i]
-
-    free = partition(len(blocks), num_ipus, cost, memory, None) or ()
-    fitting = partition(len(blocks), num_ipus, cost, memory, memory_bytes)
-    starts = fitting or free
-    edges = [
-        {"layer_to_call": blocks[start].name, "ipu_id": ipu}
-        for ipu, start in enumerate(starts)
-    ]
-    return Split(edges, tuple(blocks), starts, fitting is not None)
-
-
-def partition(
-    num_blocks: int,
-    num_stages: int,
-    cost: StageValue,
-    memory: StageValue,
-    limit: int | None,
-) -> tuple[int, ...] | None:
-    """First blocks of the stages; None where no division is within the limit.
-
-    Exact: dynamic programming over (stage, block), once for the least largest cost and
-    once more for the least largest memory at that cost.
-    """
-
-    def allowed(s: int, i: int, j: int) -> bool:
-        return limit is None or memory(s, i, j) <= limit
-
-    least = _bottleneck(num_blocks, num_stages, cost, allowed)
-    if least is None:
-        return None
-    most = least[0]
-    best = _bottleneck(
-        num_blocks,
-        num_stages,
-        memory,
-        lambda s, i, j: cost(s, i, j) <= most and allowed(s, i, j),
-    )
-    return (best or least)[1]
-
-
-def _bottleneck(
-    num_blocks: int,
-    num_stages: int,
-    value: StageValue,
-    allowed: Callable[[int, int, int], bool],
-) -> tuple[int, tuple[int, ...]] | None:
-    """Least possible largest value of a stage, and the stages' first blocks.
-
-    Every stage has a block at least; None when no division is allowed.
-    """
-    # best[j]: the same for the first j blocks in as many stages as were added so far
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
-    for stage in range(num_stages):
-        longer: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for end in range(stage + 1, num_blocks - (num_stages - stage - 1) + 1):
-            for start, (most, starts) in best.items():
-                if start < end and allowed(stage, start, end):
-                    here = max(most, value(stage, start, end))
-                    if end not in longer or here < longer[end][0]:
-                        longer[end] = here, (*starts, start)
-        best = longer
-    return best.get(num_blocks)
-
-
-def largest_cost(blocks: Sequence[Block], starts: Sequence[int]) -> int:
-    """Forward floating-point operations of the stage that has most."""
-    flops = _sums([block.flops for block in blocks])
-    ends = (*starts[1:], len(blocks))
-    return max(flops[j] - flops[i] for i, j in zip(starts, ends))
-
-
-def _sums(values: Sequence[int]) -> list[int]:
-    """Prefix sums: blocks i to j-1 have `sums[j] - sums[i]`."""
-    return [0, *accumulate(values)]
-
-
-def _memory(
-    blocks: Sequence[Block], num_stages: int, optimizer_states: int
-) -> StageValue:
-    sums = _sums([b.activation_bytes + _weights(b, optimizer_states) for b in blocks])
-
-    def memory(stage: int, start: int, end: int) -> int:
-        in_flight = 2 * (num_stages - stage) - 1
-        return sums[end] - sums[start] + in_flight * blocks[start].input_bytes
-
-    return memory
-
-
-def _weights(block: Block, optimizer_states: int) -> int:
-    """Bytes of weights, gradients and optimizer states."""
-    return block.parameter_bytes + block.trained_bytes * (1 + optimizer_states)
 
 
 @dataclass(frozen=True)
@@ -199,37 +53,98 @@ class Block:
     input_bytes: int
 
 
-def measure(
-    model: nn.Module,
-    batch: Any,
-    *,
-    at_least: int = 1,
-    names: Sequence[str] = (),
-) -> list[Block]:
-    """The blocks of a model in the order of their calls; `at_least` so many if it can.
+@dataclass(frozen=True)
+class Split:
+    """A division of a model: the blocks of each stage."""
 
-    Blocks are the layers of its chains (Sequential, ModuleList) and what is called
-    between them. A layer that is called twice is no block of its own.
+    stages: tuple[tuple[Block, ...], ...]
+
+    @property
+    def edges(self) -> list[dict[str, Any]]:
+        """Those of a config."""
+        return [
+            {"layer_to_call": stage[0].name, "ipu_id": ipu}
+            for ipu, stage in enumerate(self.stages)
+        ]
+
+    @property
+    def most_flops(self) -> int:
+        """Forward floating-point operations of the stage that has most."""
+        return max(sum(block.flops for block in stage) for stage in self.stages)
+
+    def most_bytes(self, optimizer_states: int, part: float = 1.0) -> int:
+        """Memory of the fullest stage, at a part of the micro-batch."""
+        found = []
+        for number, stage in enumerate(self.stages):
+            in_flight = 2 * (len(self.stages) - number) - 1
+            rows = in_flight * stage[0].input_bytes
+            rows += sum(block.activation_bytes for block in stage)
+            held = sum(
+                block.parameter_bytes + block.trained_bytes * (1 + optimizer_states)
+                for block in stage
+            )
+            found.append(held + int(part * rows))
+        return max(found)
+
+
+def balanced(blocks: Sequence[Block], num_ipus: int) -> Split:
+    """The contiguous division with the least work in its largest stage.
+
+    Raises:
+        ConfigError: fewer blocks than IPUs.
+    """
+    if len(blocks) < num_ipus:
+        names = ", ".join(block.name for block in blocks)
+        raise ConfigError(
+            f"num_ipus is {num_ipus}, but the model has only {len(blocks)} blocks to "
+            f"divide ({names}); set num_ipus to at most that"
+        )
+    # of the first blocks, by their number: the least possible, and the stages' begins
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for stage in range(num_ipus):
+        longer: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for end in range(stage + 1, len(blocks) - (num_ipus - stage - 1) + 1):
+            longer[end] = min(
+                (max(most, sum(b.flops for b in blocks[start:end])), (*starts, start))
+                for start, (most, starts) in best.items()
+                if start < end
+            )
+        best = longer
+    starts = best[len(blocks)][1]
+    ends = (*starts[1:], len(blocks))
+    return Split(tuple(tuple(blocks[i:j]) for i, j in zip(starts, ends)))
+
+
+def traced(model: nn.Module, batch: Any) -> Trace:
+    """One forward pass of a model, which stays as it is.
 
     Args:
-        model: the user's module, or a `StepModule` of it, which runs the loss too.
+        model: the user's module, or a `StepModule` of it, which runs the loss too. The
+            names of the blocks are those of the user's module.
         batch: one micro-batch, on the host.
-        names: the first layers of the blocks, where they are chosen already.
 
     Raises:
         ConfigError: the model cannot be run without values.
     """
-    timeline = _run(model, batch)
-    if names:
-        called = [name for name in names if name in timeline.calls]
-        return _blocks(timeline, _in_order(timeline, called))
-    names = _in_order(timeline, _inside(timeline, ""))
-    while len(names) < at_least:
-        wider = _expand_largest(timeline, names)
-        if wider is None:
-            break
-        names = wider
-    return _blocks(timeline, names)
+    step = model if isinstance(model, StepModule) else StepModule(model)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with fake, FakeCopyMode(fake):
+            twin = copy.deepcopy(step).train()
+        trace = Trace(twin.module)
+        numbers, sdpa = Numbers(), sdpa_kernel(SDPBackend.MATH)
+        kept = saved_tensors_hooks(trace.keep, lambda kept: kept)
+        with fake, trace.flops, numbers, sdpa, kept, torch.enable_grad():
+            twin(batch, "train" if step is model else "predict")
+    except DevrunError:
+        raise
+    except Exception as error:
+        cause = joined(error)[:200]
+        raise ConfigError(
+            f"{step.model_name} cannot be followed without values "
+            f"({type(error).__name__}: {cause})"
+        ) from error
+    return trace
 
 
 @dataclass
@@ -242,7 +157,7 @@ class _Call:
     times: int = 1
 
 
-class _Timeline:
+class Trace:
     """Counts operations and kept bytes while a model runs, by module called."""
 
     def __init__(self, root: nn.Module) -> None:
@@ -276,62 +191,92 @@ class _Timeline:
 
         return called
 
+    def blocks(self, names: Sequence[str] = ()) -> list[Block]:
+        """The blocks of the model in the order of their calls.
 
-class _Numbers(TorchDispatchMode):
-    """Gives numbers that a model reads (`loss.item()`); sizes do not depend on them."""
+        They are the layers of its chains (Sequential, ModuleList) and what is called
+        between them; a layer that is called twice is no block of its own.
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            if isinstance(args[0], FakeTensor):
-                return 1.0 if args[0].is_floating_point() else 1
-        return func(*args, **(kwargs or {}))
+        Args:
+            names: the first layers of the blocks, where they are chosen already.
+        """
+        names = self._sorted(names or self._inside(""))
+        calls = [self.calls[name] for name in names]
+        last = self.flops.get_total_flops(), self.kept_bytes
+        at = [
+            (0, 0),
+            *((call.flops, call.activation_bytes) for call in calls[1:]),
+            last,
+        ]
+        rows = zip(names, calls, self._parameter_bytes(names), at, at[1:])
+        return [
+            Block(
+                name,
+                end[0] - begin[0],
+                end[1] - begin[1],
+                parameter_bytes,
+                trained_bytes,
+                call.input_bytes,
+            )
+            for name, call, (parameter_bytes, trained_bytes), begin, end in rows
+        ]
 
+    def tied(self, names: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """Of each weight with several names, those, with the blocks that they are in.
 
-def _run(model: nn.Module, batch: Any) -> _Timeline:
-    step = model if isinstance(model, StepModule) else StepModule(model)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with fake, FakeCopyMode(fake):
-            twin = copy.deepcopy(step).train()
-        timeline = _Timeline(twin.module)
-        numbers, sdpa = _Numbers(), sdpa_kernel(SDPBackend.MATH)
-        kept = saved_tensors_hooks(timeline.keep, lambda kept: kept)
-        with fake, timeline.flops, numbers, sdpa, kept, torch.enable_grad():
-            twin(batch, "train" if step is model else "predict")
-    except DevrunError:
-        raise
-    except Exception as error:
-        cause = joined(error)[:200]
-        raise ConfigError(
-            f"{step.model_name} cannot be followed without values "
-            f"({type(error).__name__}: {cause})"
-        ) from error
-    return timeline
+        A block is named by its first layer; what runs before `names` has no name.
+        """
+        names = self._sorted(["", *names])
+        found: dict[int, list[tuple[str, str]]] = {}
+        for block, name, parameter in self._parameters(names):
+            found.setdefault(id(parameter), []).append((name, names[block]))
+        return [uses for uses in found.values() if len(uses) > 1]
 
+    def _sorted(self, names: Sequence[str]) -> list[str]:
+        """Those that are called, in the order of their calls."""
+        return [name for name in self.calls if name in names]
 
-def _in_order(timeline: _Timeline, names: list[str]) -> list[str]:
-    place = {name: index for index, name in enumerate(timeline.calls)}
-    return sorted(names, key=place.__getitem__)
+    def _parameter_bytes(self, names: list[str]) -> list[list[int]]:
+        """[all, trained] of each block: a parameter is where it is called for first."""
+        sizes = [[0, 0] for _ in names]
+        seen: set[int] = set()
+        for block, _, parameter in self._parameters(names):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                size = parameter.numel() * parameter.element_size()
+                sizes[block][0] += size
+                sizes[block][1] += size if parameter.requires_grad else 0
+        return sizes
 
+    def _parameters(self, names: list[str]) -> Iterator[tuple[int, str, nn.Parameter]]:
+        """Block, name and parameter of each module, in the order of the first calls.
 
-def _inside(timeline: _Timeline, name: str) -> list[str]:
-    """The blocks in the module `name`, which is itself divided."""
-    found: list[str] = []
-    prefix = f"{name}." if name else ""
-    for child_name, child in timeline.root.get_submodule(name).named_children():
-        full = prefix + child_name
-        call = timeline.calls.get(full)
-        if call is None or (call.times == 1 and _is_divided(child)):
-            found += _inside(timeline, full)  # a list of layers is not called itself
-        elif call.times == 1:
-            found.append(full)
-    return found
+        One of a module that is never called counts where the one around it is called.
+        """
+        place = {name: at for at, name in enumerate(self.calls)}
+        begins = [place[name] for name in names]
+        owners = []
+        for path, module in self.root.named_modules():
+            name = path
+            while name not in place and name:
+                name = name.rpartition(".")[0]
+            owners.append((place.get(name, 0), path, module))
+        for at, path, module in sorted(owners, key=lambda owner: owner[0]):
+            block = max((i for i, begin in enumerate(begins) if begin <= at), default=0)
+            for name, parameter in module.named_parameters(recurse=False):
+                yield block, f"{path}.{name}" if path else name, parameter
+
+    def _inside(self, name: str) -> list[str]:
+        """The blocks in the module `name`, which is itself divided."""
+        found: list[str] = []
+        for child_name, child in self.root.get_submodule(name).named_children():
+            full = f"{name}.{child_name}" if name else child_name
+            call = self.calls.get(full)
+            if call is None or (call.times == 1 and _is_divided(child)):
+                found += self._inside(full)  # a list of layers is not called itself
+            elif call.times == 1:
+                found.append(full)
+        return found
 
 
 def _is_divided(module: nn.Module) -> bool:
@@ -342,84 +287,3 @@ def _is_divided(module: nn.Module) -> bool:
         and len({type(layer) for layer in part.children()}) == 1
         for part in module.modules()
     )
-
-
-def _expand_largest(timeline: _Timeline, names: list[str]) -> list[str] | None:
-    """The block with most operations that has blocks in it, divided; None: no such."""
-    for block in sorted(_blocks(timeline, names), key=lambda block: -block.flops):
-        inside = _inside(timeline, block.name)
-        if len(inside) > 1:
-            rest = [name for name in names if name != block.name]
-            return _in_order(timeline, rest + inside)
-    return None
-
-
-def _blocks(timeline: _Timeline, names: list[str]) -> list[Block]:
-    calls = [timeline.calls[name] for name in names]
-    flops = [0, *(call.flops for call in calls[1:]), timeline.flops.get_total_flops()]
-    kept = [0, *(call.activation_bytes for call in calls[1:]), timeline.kept_bytes]
-    parameters = _parameter_bytes(timeline, names)
-    return [
-        Block(
-            name=name,
-            flops=flops[index + 1] - flops[index],
-            activation_bytes=kept[index + 1] - kept[index],
-            parameter_bytes=parameters[index][0],
-            trained_bytes=parameters[index][1],
-            input_bytes=calls[index].input_bytes,
-        )
-        for index, name in enumerate(names)
-    ]
-
-
-def _parameter_bytes(timeline: _Timeline, names: list[str]) -> list[list[int]]:
-    """[all, trained] of each block: a parameter is where it is called for first."""
-    sizes = [[0, 0] for _ in names]
-    seen: set[int] = set()
-    for block, _, parameter in _parameters(timeline, names):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            size = parameter.numel() * parameter.element_size()
-            sizes[block][0] += size
-            sizes[block][1] += size if parameter.requires_grad else 0
-    return sizes
-
-
-def _parameters(
-    timeline: _Timeline, names: list[str]
-) -> Iterator[tuple[int, str, nn.Parameter]]:
-    """Block, name and parameter of each module, in the order of the first calls.
-
-    One of a module that is never called counts where the module around it is called.
-    """
-    place = {name: index for index, name in enumerate(timeline.calls)}
-    begins = [place[name] for name in names]
-    owners = []
-    for path, module in timeline.root.named_modules():
-        name = path
-        while name not in place and name:
-            name = name.rpartition(".")[0]
-        owners.append((place.get(name, 0), path, module))
-    for at, path, module in sorted(owners, key=lambda owner: owner[0]):
-        block = max((i for i, begin in enumerate(begins) if begin <= at), default=0)
-        for name, parameter in module.named_parameters(recurse=False):
-            yield block, f"{path}.{name}" if path else name, parameter
-
-
-def tied(
-    model: nn.Module, batch: Any, names: Sequence[str]
-) -> list[list[tuple[str, str]]]:
-    """Of each weight with several names, those with the first layers of their blocks.
-
-    What runs before `names` has an empty one.
-
-    Raises:
-        ConfigError: the model cannot be run without values.
-    """
-    timeline = _run(model, batch)
-    called = [name for name in ("", *names) if name in timeline.calls]
-    called = _in_order(timeline, called)
-    found: dict[int, list[tuple[str, str]]] = {}
-    for block, name, parameter in _parameters(timeline, called):
-        found.setdefault(id(parameter), []).append((name, called[block]))
-    return [uses for uses in found.values() if len(uses) > 1]

@@ -24,9 +24,8 @@ class Compiling(Probe):
 
     def before(self, cfg: Any) -> None:
         self._cfg = cfg
-        if self.request.emulated:
-            self._refusals = load(True).emulation.refusals()
-            self._found = self._refusals.__enter__()
+        self._refusals = load(True).emulation.refusals()
+        self._found = self._refusals.__enter__()
 
     def after(self, training: Training) -> Iterator[Finding]:
         found = self._found or []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from devrun.config.tree import inside
 from devrun.devices.ipu.probes.arithmetic import Sizes
-from devrun.devices.ipu.probes.memory import Divided, Memory, divided
+from devrun.devices.ipu.probes.balance import Trace, traced
+from devrun.devices.ipu.probes.memory import Memory, is_large
 from devrun.devices.ipu.probes.options import key_of, settings_of
 from devrun.devices.ipu.probes.splits import micro_batch, proposed, torn, unbalanced
+from devrun.devices.ipu.split import split_of
+from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
@@ -35,7 +37,7 @@ class Graphs(Probe):
         super().__init__(request, note)
         self._sizes: Sizes | None = None
         self._cfg: Any = None
-        self._divided: Divided | None = None
+        self._trace: Trace | None = None
         self._undivided: tuple[int, str] | None = None
         """IPUs over which nothing divides the model, and how grave that is."""
         self._site: str | None = None
@@ -91,35 +93,36 @@ class Graphs(Probe):
 
     def _look_before(self, runner: Any) -> None:
         """While the model is still as the user wrote it."""
-        sizes = self._sizes
+        sizes, cfg = self._sizes, self._cfg
         step = runner.adapter.executors.module.step
         flat = runner.adapter.flat(runner.data_batch, "train")
-        states = _states(runner.optimizer)
-        if self._undivided is not None:
-            ipus, severity = self._undivided
-            batch = micro_batch(flat, flat.tensors[0].shape[0])
-            edges = proposed(step, batch, ipus, states, self._cfg, severity)
-            self.note.found(replace(edges, site=self._site))
-        if sizes is None:
+        rows = flat.tensors[0].shape[0] if sizes is None else sizes.micro
+        placed = bool(split_of(step))
+        if not (placed or self._undivided or is_large(step, self.request.memory)):
             return
-        batch = micro_batch(flat, sizes.micro)
-        found = unbalanced(step, batch, states, self._cfg)
+        try:
+            trace = self._trace = traced(step, micro_batch(flat, rows))
+        except ConfigError:
+            trace = None  # the model cannot be followed without values
+        if self._undivided is not None:
+            self.note.found(proposed(trace, *self._undivided, self._site, cfg))
+        if sizes is None or trace is None or not placed:
+            return
+        found = unbalanced(step, trace, cfg, sizes.lines["split"])
         if found is not None:
-            self.note.found(replace(found, site=sizes.lines["split"]))
-        edges = inside(self._cfg, key_of(self._cfg, "train_split_edges"))
-        for one in torn(step, batch, list(edges or ()), self._cfg):
+            self.note.found(found)
+        edges = inside(cfg, key_of(cfg, "train_split_edges"))
+        for one in torn(step, trace, list(edges or ()), cfg):
             self.note.found(one)
-        limit = self.request.memory
-        self._divided = divided(step, flat, sizes.micro, states, limit)
 
     def _look_after(self, runner: Any) -> None:
         executors = runner.adapter.executors
         if executors.trainer is None:
             return  # it could not be compiled
-        if self._sizes is not None and self.request.emulated:
+        if self._sizes is not None:
             memory = Memory(runner.adapter, self._sizes, self.request.memory)
             self.note.fact("memory of each IPU", memory.rows)
-            found = memory.finding(self._cfg, self._divided)
+            found = memory.finding(self._cfg, self._trace, _states(runner.optimizer))
             if found is not None:
                 self.note.found(found)
         seen = set()

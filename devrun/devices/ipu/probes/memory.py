@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
-from devrun.devices.ipu.batch import Flat
 from devrun.devices.ipu.probes.arithmetic import Sizes
-from devrun.devices.ipu.probes.balance import IPU_MEMORY, Split, balance
-from devrun.devices.ipu.probes.splits import edges_of, micro_batch
-from devrun.errors import ConfigError
+from devrun.devices.ipu.probes.balance import Trace, balanced
+from devrun.devices.ipu.probes.splits import edges_of
 from devrun.probes.finding import Finding
 from devrun.probes.keys import pasted
 
+IPU_MEMORY = 1472 * 624 * 1024
+"""Bytes of one Mk2 IPU: 1472 tiles of 624 KiB."""
 _MIB = 2**20
 _IPUS = (2, 4, 8, 16, 32, 64)
 _OTHERWISE = (
@@ -46,11 +46,12 @@ class Memory:
         self._sizes, self._told = sizes, limit is not None
         self._limit = limit or IPU_MEMORY
 
-    def finding(self, cfg: Any, divided: Divided | None) -> Finding | None:
+    def finding(self, cfg: Any, trace: Trace | None, states: int) -> Finding | None:
         """The fullest IPU, where it is too full.
 
         Args:
-            divided: the model over more IPUs, where it is known to have room so.
+            trace: of a micro-batch; None of a model that cannot be followed.
+            states: tensors that the optimizer keeps for each weight.
         """
         totals = [sum(row.values()) for row in self.rows]
         fullest = totals.index(max(totals))
@@ -60,11 +61,8 @@ class Memory:
         parts = ", ".join(f"{name} {size / _MIB:.3g}" for name, size in row.items())
         whose = "--memory says" if self._told else "a Mk2 IPU has"
         fix = self._fewer()
-        if not fix and divided is not None:
-            fix = {
-                **edges_of(divided.split, cfg),
-                **self._with(divided.micro, 2 * len(divided.split.edges) - 1),
-            }
+        if not fix and trace is not None:
+            fix = self._divided(trace, states, cfg)
         return Finding(
             severity="breaks" if self._told else "advice",
             kind="memory",
@@ -85,6 +83,18 @@ class Memory:
             micro = min(micro, int(rest * sizes.micro / max(row["activations"], 1)))
         return None if micro < 1 else self._with(_divisor(sizes.micro, micro))
 
+    def _divided(self, trace: Trace, states: int, cfg: Any) -> dict[str, Any] | None:
+        """The model over the fewest IPUs that have room, as the split has it."""
+        blocks, micro = trace.blocks(), self._sizes.micro
+        for ipus in _IPUS:
+            if ipus > len(blocks):
+                return None
+            split = balanced(blocks, ipus)
+            for rows in sorted(_divisors(micro), reverse=True):
+                if split.most_bytes(states, rows / micro) <= self._limit:
+                    return {**edges_of(split, cfg), **self._with(rows, 2 * ipus - 1)}
+        return None
+
     def _with(self, micro: int, least: int = 1) -> dict[str, Any]:
         """A micro-batch and the accumulation with which an update stays as large."""
         sizes = self._sizes
@@ -97,46 +107,10 @@ class Memory:
         return changes
 
 
-class Divided(NamedTuple):
-    """A model over several IPUs, and the micro-batch that has room there."""
-
-    split: Split
-    micro: int
-
-
-def divided(
-    step: nn.Module, flat: Flat, micro: int, states: int, limit: int | None
-) -> Divided | None:
-    """Over the fewest IPUs that have room; None where one has, or none of them.
-
-    Args:
-        step: as the user wrote it, not compiled yet.
-        flat: some batch.
-        micro: the samples of a micro-batch.
-        states: tensors that the optimizer keeps for each weight.
-    """
-    room = limit or IPU_MEMORY
+def is_large(step: nn.Module, limit: int | None) -> bool:
+    """Whether its weights and gradients alone may be too much for an IPU."""
     size = sum(p.numel() * p.element_size() for p in step.parameters())
-    if size * (2 + states) < room / 2:
-        return None
-    for ipus in _IPUS:
-        if _fitting(step, flat, 1, states, ipus, room) is None:
-            continue
-        for rows in sorted(_divisors(micro), reverse=True):
-            if found := _fitting(step, flat, rows, states, ipus, room):
-                return Divided(found, rows)
-    return None
-
-
-def _fitting(
-    step: nn.Module, flat: Flat, micro: int, states: int, ipus: int, room: int
-) -> Split | None:
-    batch = micro_batch(flat, micro)
-    try:
-        found = balance(step, batch, ipus, optimizer_states=states, memory_bytes=room)
-    except ConfigError:
-        return None  # fewer blocks, or a model that cannot be followed without values
-    return found if found.fits else None
+    return 4 * size > (limit or IPU_MEMORY)
 
 
 def _divisors(number: int) -> list[int]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from devrun.devices.ipu.batch import Flat, rebuild
-from devrun.devices.ipu.probes.balance import (
-    Split,
-    balance,
-    largest_cost,
-    measure,
-    tied,
-)
+from devrun.devices.ipu.probes.balance import Split, Trace, balanced
 from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.split import split_of
 from devrun.errors import ConfigError
@@ -35,29 +28,24 @@ def micro_batch(flat: Flat, rows: int) -> Any:
     return rebuild(flat.template, flat.take(picked))
 
 
-def unbalanced(step: nn.Module, batch: Any, states: int, cfg: Any) -> Finding | None:
+def unbalanced(step: Any, trace: Trace, cfg: Any, site: str | None) -> Finding | None:
     """The config's split, where another has clearly less work in its largest stage.
 
     Args:
         step: with the blocks of the split on it.
-        batch: one micro-batch.
-        states: tensors that the optimizer keeps for each weight.
+        trace: of `step` on one micro-batch.
+        site: where the config has its split.
     """
-    placed = split_of(step)
-    ipus = 1 + max((ipu for _, ipu in placed), default=0)
-    if ipus < 2:
+    home = {"": 0, **dict(split_of(step))}  # what runs before the first edge
+    work = [0] * (1 + max(home.values()))
+    blocks = trace.blocks()
+    if not 1 < len(work) <= len(blocks):
         return None
-    home = {"": 0, **dict(placed)}  # what runs before the first edge is on the first
-    try:
-        blocks = measure(step, batch, names=list(home))
-        better = balance(step, batch, ipus, optimizer_states=states)
-    except ConfigError:
-        return None  # the model cannot be followed without values
-    work = [0] * ipus
-    for block in blocks:
+    for block in trace.blocks(list(home)):
         work[home[block.name]] += block.flops
+    better = balanced(blocks, len(work))
     most, total = max(work), sum(work)
-    if not total or most < WORTH * largest_cost(better.blocks, better.starts):
+    if not total or most < WORTH * better.most_flops:
         return None
     fix = edges_of(better, cfg)
     fullest = work.index(most)
@@ -67,28 +55,26 @@ def unbalanced(step: nn.Module, batch: Any, states: int, cfg: Any) -> Finding | 
         kind="split",
         what=f"IPU {fullest}",
         why=f"it has {most / total:.0%} of the work, for which the others wait "
-        f"({shares}); a better division has "
-        f"{largest_cost(better.blocks, better.starts) / total:.0%} in its largest",
+        f"({shares}); a better division has {better.most_flops / total:.0%} in its "
+        "largest",
         remedy=pasted(fix),
+        site=site,
         fix=fix,
     )
 
 
-def torn(step: Any, batch: Any, edges: list[Any], cfg: Any) -> Iterator[Finding]:
+def torn(
+    step: Any, trace: Trace, edges: Sequence[Mapping[str, Any]], cfg: Any
+) -> Iterator[Finding]:
     """Weights that layers on several IPUs share, of which each has room on one.
 
     Args:
         step: with the blocks of the split on it.
-        batch: one micro-batch.
+        trace: of `step` on one micro-batch.
         edges: those of the config.
     """
-    home = dict(split_of(step))
-    try:
-        shared = tied(step, batch, list(home)) if home else []
-        home[""] = 0
-    except ConfigError:
-        return  # the model cannot be followed without values
-    for (first, block), *others in shared:
+    home = {"": 0, **dict(split_of(step))}
+    for (first, block), *others in trace.tied(list(home)):
         ipu = home[block]
         for name, other in others:
             if home[other] == ipu:
@@ -116,25 +102,24 @@ def edges_of(split: Split, cfg: Any) -> dict[str, Any]:
     """The split as keys of the config."""
     return {
         key_of(cfg, "train_split_edges"): split.edges,
-        key_of(cfg, "num_ipus"): len(split.edges),
+        key_of(cfg, "num_ipus"): len(split.stages),
     }
 
 
 def proposed(
-    step: nn.Module, batch: Any, ipus: int, states: int, cfg: Any, severity: str
+    trace: Trace | None, ipus: int, severity: str, site: str | None, cfg: Any
 ) -> Finding:
     """Edges for a model that nothing divides; without them where it has none.
 
     Args:
-        batch: one micro-batch.
-        states: tensors that the optimizer keeps for each weight.
+        trace: of one micro-batch; None of a model that cannot be followed.
     """
     key = key_of(cfg, "num_ipus")
     why = f"nothing says which layers run on which of {ipus} IPUs"
     try:
-        split = balance(step, batch, ipus, optimizer_states=states)
+        split = balanced([] if trace is None else trace.blocks(), ipus)
     except ConfigError as error:
         remedy = "name the first layer of each block in train_split_edges"
-        return Finding(severity, "split", key, f"{why}: {error}", remedy)
+        return Finding(severity, "split", key, f"{why}: {error}", remedy, site)
     fix = edges_of(split, cfg)
-    return Finding(severity, "split", key, why, pasted(fix), fix=fix)
+    return Finding(severity, "split", key, why, pasted(fix), site, fix=fix)

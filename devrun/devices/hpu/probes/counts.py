@@ -1,0 +1,137 @@
+"""What the emulator counts of a training: work on the host, waits, graphs made again.
+
+Counts are those of the emulator, which sees every operator with the line that asks for
+it, so that a rehearsal says the same on each machine.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from devrun.devices.hpu.probes.remedies import (
+    MEANS,
+    RECOMPILATION,
+    SYNC,
+    WIDE,
+    remedy_for,
+)
+from devrun.probes.finding import Finding
+from devrun.probes.sites import calls_model, is_library, is_own
+
+_KINDS = {
+    "cpu_fallback": "on the host",
+    "host_sync": SYNC,
+    "dynamic_op": SYNC,
+    "float64": WIDE,
+    "int64": "int64",
+}
+_COMPILATION = "compilation"
+_COPY = "copy to the device"
+_OFTEN = 0.5
+"""Share of the updates from which a wait of the host is in the loop."""
+_NOWHERE = "the backward pass or the update"
+_LAYERS = "a layer or loss of torch's"
+
+
+class Counts:
+    """Those from now on.
+
+    Args:
+        emulator: its control module.
+        maker: the line that makes the samples.
+    """
+
+    def __init__(self, emulator: Any, maker: str | None = None) -> None:
+        self._emulator, self._maker = emulator, maker
+        self.updates = 0
+        self._first = self._last = self._all()
+        self._apart: Counter[Any] = Counter()
+        """What was no part of an update."""
+        self._often: Counter[Any] = Counter()
+        """In how many updates each came."""
+        self._compiled: list[list[Any]] = []
+        """Of each update, why graphs were compiled, and where."""
+
+    def update(self) -> None:
+        """An update is over."""
+        self.updates += 1
+        now = self._all()
+        new = now - self._last
+        self._last = now
+        self._often.update(new.keys())
+        self._compiled.append([key[1:] for key in new if key[0] == _COMPILATION])
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within, such as in an evaluation, what is counted is no part of an update."""
+        before = self._all()
+        yield
+        self._apart += self._all() - before
+
+    def findings(self, *, loop: bool = False) -> Iterator[Finding]:
+        """What was found, the most frequent first.
+
+        Args:
+            loop: leave out waits that come once in a while, as at log points.
+        """
+        often = max(2, _OFTEN * self.updates) if loop else 0
+        seen = set()
+        for key, times in (self._all() - self._first).most_common():
+            kind = _KINDS.get(key[0], "")
+            if kind == SYNC and self._often[key] < often:
+                continue
+            found = self._finding(kind, key, times) if kind else None
+            same = found and (kind, found.site or found.why, found.remedy)
+            if found and same not in seen:
+                seen.add(same)
+                yield found
+
+    def _finding(self, kind: str, key: Any, times: int) -> Finding | None:
+        """None where devrun itself reads a value, as at log points."""
+        _, what, place = key
+        severity, why = MEANS[kind]
+        site = str(place) if place.line else None
+        if calls_model(place.file):
+            site, why = None, f"in {_LAYERS}: {why}"
+        elif is_own(place.file):
+            if kind == SYNC or (kind == WIDE and what != _COPY):
+                return None  # of a backward pass: of what is said elsewhere
+            site = self._maker if kind == WIDE else None
+            why = f"in {_NOWHERE}: {why}" if site is None else why
+        elif kind == WIDE and "backward" in linecache.getline(place.file, place.line):
+            return None
+        elif severity == "slow" and is_library(place.file):
+            severity = "advice"  # it is not the user's to change
+        inside = times - self._apart[key]
+        often = round(inside / max(self.updates, 1), 2) if inside > 0 else None
+        return Finding(severity, kind, what, why, remedy_for(kind, what), site, often)
+
+    def compiled_again(self) -> Finding | None:
+        """A shape that changes, where graphs are compiled in every later update."""
+        later = self._compiled[self.updates // 2 :]
+        if len(later) < 2 or not all(later):
+            return None
+        causes = [one for each in later for one in each if one[0].startswith("shape")]
+        if not causes:
+            return None
+        what, place = causes[0]
+        unknown = not place.line or is_own(place.file) or calls_model(place.file)
+        severity, why = MEANS[RECOMPILATION]
+        site = None if unknown else str(place)
+        why = f"somewhere in the update: {why}" if unknown else why
+        remedy = remedy_for(RECOMPILATION, what)
+        return Finding(severity, RECOMPILATION, what, why, remedy, site)
+
+    @property
+    def launches(self) -> int:
+        """Those of an update."""
+        totals = self._emulator.report().totals
+        return int(totals.get("launch", 0)) // max(self.updates, 1)
+
+    def _all(self) -> Counter[Any]:
+        found = self._emulator.report().findings
+        return Counter({(one.kind, one.what, one.site): one.count for one in found})

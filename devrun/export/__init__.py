@@ -1,0 +1,1 @@
+"""`devrun export` of whole models: programs that another system runs without devrun."""

@@ -1,0 +1,199 @@
+"""`devrun export` of whole models, by real programs in the systems that read them."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from devrun.checkpoint import read_checkpoint
+from devrun.registry import MODELS
+from tests.support.command import command
+
+VECTORS = {"type": "SyntheticClassification", "num_samples": 16}
+IMAGES = {**VECTORS, "shape": [3, 8, 8]}
+TEXT = {"type": "TextCorpus", "files": "text.txt", "block_size": 16, "max_bytes": 200}
+CASES = {
+    "mlp": ({"type": "MLP", "in_features": 16, "num_classes": 4}, VECTORS),
+    "resnet8": (
+        {"type": "ResNet", "stem": "cifar", "stage_blocks": [1, 1], "num_classes": 4},
+        IMAGES,
+    ),
+    "vit": (
+        {
+            "type": "VisionTransformer", "img_size": 8, "patch_size": 4,
+            "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4,
+        },
+        IMAGES,
+    ),
+    "gpt": (
+        {
+            "type": "GPT", "vocab_size": 256, "block_size": 16, "n_layer": 1,
+            "n_head": 2, "n_embd": 16,
+        },
+        TEXT,
+    ),
+}  # fmt: skip
+EMA = [{"type": "EMAHook", "momentum": 0.5}]
+
+
+@MODELS.register_module()
+class Branching(nn.Module):
+    """What no tracer follows: the way through it depends on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y if y.sum() > 0 else y * 2
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch, capsys):
+    """`trained(model, data, **changes)`: the work_dir of one update."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("all that is gold does not glitter\n" * 20)
+
+    def go(model, data, **changes):
+        cfg = {
+            "model": model,
+            "loss": None if data is TEXT else {"type": "CrossEntropyLoss"},
+            "data": {"samples_per_gpu": 4, "train": data, "val": data},
+            "optimizer": {"type": "SGD", "lr": 0.1},
+            "lr_config": {"policy": "fixed"},
+            "runner": {"type": "IterBasedRunner", "max_iters": 1},
+            "checkpoint_config": {"interval": 1},
+            "device": "cpu",
+            **changes,
+        }
+        Path("run.yaml").write_text(yaml.safe_dump(cfg))
+        status, _, err = command(capsys, "train", "run.yaml", "--work-dir", "run")
+        assert status == 0, err
+        return "run"
+
+    return go
+
+
+@pytest.fixture
+def export(capsys):
+    return partial(command, capsys, "export")
+
+
+def model_of(name, weights):
+    """The model of a case, outside any run, with the weights of a checkpoint."""
+    cfg = dict(CASES[name][0])
+    model = MODELS.build(cfg)
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def samples(name, count):
+    if name == "gpt":
+        return torch.randint(0, 256, (count, 16))
+    return torch.randn(count, *CASES[name][1].get("shape", [16]))
+
+
+def output_of(model, batch):
+    found = model(batch)
+    return found if isinstance(found, torch.Tensor) else found["logits"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnxruntime_computes_what_the_model_does_for_any_batch(name, trained, export):
+    run = trained(*CASES[name])
+    status, out, err = export(run, "--format", "onnx", "--output", "model.onnx")
+    assert status == 0, err
+    assert "largest difference" in out
+    facts = json.loads(Path("model.onnx.json").read_text())
+    ((given, described),) = facts["inputs"].items()
+    assert described["shape"][0] == "batch"
+    assert facts["data"]["type"] == CASES[name][1]["type"]
+    (checkpoint,) = Path("run/checkpoints").glob("step-*")
+    model = model_of(name, read_checkpoint(checkpoint)["model"])
+    session = onnxruntime.InferenceSession(
+        "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    for count in (1, 7):
+        batch = samples(name, count)
+        values = session.run(None, {given: batch.numpy()})
+        (found,) = [
+            v
+            for v, n in zip(values, facts["outputs"], strict=True)
+            if n in ("output", "logits")
+        ]
+        with torch.no_grad():
+            expected = output_of(model, batch).numpy()
+        # float32 sums in another order
+        assert abs(found - expected).max() <= 1e-5 * max(1.0, abs(expected).max())
+
+
+def test_a_program_has_the_averaged_weights_unless_told_otherwise(trained, export):
+    run = trained(*CASES["mlp"], custom_hooks=EMA)
+    batch, outputs = samples("mlp", 3), {}
+    for words in ((), ("--weights", "trained")):
+        how = ("--format", "pt2", "--output", "model.pt2", "--overwrite", *words)
+        status, _, err = export(run, *how)
+        assert status == 0, err
+        facts = json.loads(Path("model.pt2.json").read_text())
+        program = torch.export.load("model.pt2").module()
+        outputs[facts["weights"]] = program({"x": batch})["output"]
+    (checkpoint,) = Path("run/checkpoints").glob("step-*")
+    found = read_checkpoint(checkpoint)
+    with torch.no_grad():
+        trained_model = model_of("mlp", found["model"])(batch)
+        averaged = found["hooks"]["EMAHook"]["model"]
+        averaged_model = model_of("mlp", {**found["model"], **averaged})(batch)
+    torch.testing.assert_close(outputs["trained"], trained_model)
+    torch.testing.assert_close(outputs["evaluated"], averaged_model)
+    assert not torch.allclose(trained_model, averaged_model)
+
+
+@pytest.mark.slow
+def test_a_package_of_machine_code_does_the_same(trained, export):
+    run = trained(*CASES["mlp"])
+    status, _, err = export(run, "--format", "aoti", "--output", "model.pt2")
+    assert status == 0, err
+    loaded = torch._inductor.aoti_load_package("model.pt2")
+    (checkpoint,) = Path("run/checkpoints").glob("step-*")
+    model, batch = (
+        model_of("mlp", read_checkpoint(checkpoint)["model"]),
+        samples("mlp", 5),
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(loaded({"x": batch})["output"], model(batch))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "what"),
+    [
+        (("--format", "onnx", "--opset", "12"), 2, "not 12; leave --opset out"),
+        (("--format", "pt2", "--opset", "18"), 2, "--opset is of --format onnx"),
+        (("--format", "pt2", "--weights", "evaluated"), 3, "no averaged weights"),
+        (("--format", "onnx", "--output", "model.pt2"), 3, "must end in .onnx"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line_and_no_file(
+    words, expected, what, trained, export
+):
+    run = trained(*CASES["mlp"])
+    before = sorted(Path().rglob("*"))
+    status, _, err = export(run, *words)
+    assert status == expected
+    (line,) = [one for one in err.splitlines() if one.startswith("devrun: error: ")]
+    assert what in line
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_model_that_cannot_be_traced_is_named_with_its_line(trained, export):
+    run = trained({"type": "Branching"}, VECTORS)
+    status, _, err = export(run, "--format", "pt2", "--output", "model.pt2")
+    assert status == 2
+    assert "Branching as pt2: it cannot be traced: " in err
+    assert f"{Path(__file__).name}:" in err
+    assert not list(Path().glob("model*"))
