@@ -25,10 +25,7 @@ from devrun.checkpoint.pickled import (
     write_safetensors,
 )
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
-from devrun.checkpoint.state import (
-    named_optimizer_state,
-    positional_optimizer_state,
-)
+from devrun.checkpoint.state import named_optimizer_state, positional_optimizer_state
 from devrun.errors import CheckpointError
 
 EMA_STATE = "EMAHook"
@@ -219,12 +216,6 @@ def export_weights(
         weights = {**weights, **kept}
     trainer = found.get("trainer", {})
     cfg, meta = trainer.get("config") or {}, trainer.get("meta") or {}
-    for name, value in (("config", cfg), ("meta", meta)):
-        if not isinstance(value, Mapping):
-            kind = type(value).__name__
-            raise CheckpointError(
-                f"the {name} in {str(source)!r} is no dict but {kind}"
-            )
     merged = merge is not None and cfg.get("peft")
     if merge is not None and merged:
         weights = merge(cfg, weights)
