@@ -57,7 +57,7 @@ FLAGS = {
         --revise-keys --split --trust-config --weights -h
     """,
     "devices": """
-        --bench --device --help --import --json -h
+        --bench --conformance --device --emulate --help --import --json -h
     """,
     "export": """
         --allow-factory --format --help --import --mmcv --opset --output --overwrite
