@@ -1,9 +1,13 @@
-"""`devrun devices`: what is here, or why not; `--bench`: what it really reaches."""
+"""`devrun devices`: what is here, or why not; what one reaches; whether one is right.
+
+`--bench` measures, and `--conformance` runs the tests of `devrun.testing`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -20,8 +24,10 @@ from devrun.errors import ConfigError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     switch(parser, "--json", "as JSON, for scripts")
-    switch(parser, "--bench", "measure a device's speed, and keep it")
+    switch(parser, "--bench", "measure a device's speed")
     add("--device", help="the one to measure (auto)")
+    add("--conformance", metavar="NAME", help="test the adapter of a device")
+    switch(parser, "--emulate", "test it on the device's emulator")
     add_import_flag(parser)
 
 
@@ -30,6 +36,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     import_named(args.imports, ".")
     if args.bench:
         return _bench(args)
+    if args.conformance is not None:
+        return _conformance(args.conformance, args.emulate)
     if args.device is not None:
         raise ConfigError("--device is for --bench; add that, or leave it out")
     from devrun.devices.resolve import available_devices  # imports torch
@@ -70,10 +78,24 @@ def _device(device: dict[str, Any]) -> str:
     return f"{device['name']}, {size}, {dtypes}"
 
 
+def _conformance(name: str, emulate: bool) -> int:
+    """The table of what holds; 11 where something does not."""
+    try:
+        import pytest
+    except ImportError as error:
+        raise ConfigError("--conformance needs pytest: pip install pytest") from error
+    from devrun.devices.resolve import resolve_device
+
+    resolve_device({"type": name, **({"emulate": True} if emulate else {})})
+    words = ["-p", "devrun.testing.plugin", "-p", "no:cacheprovider", "-q"]
+    words += ["-c", os.devnull, "--tb=short", "--devrun-device", name]
+    return 11 * bool(pytest.main([*words, *["--devrun-emulate"] * emulate]))
+
+
 def _bench(args: argparse.Namespace) -> int:
     from devrun.devices.resolve import resolve_device
     from devrun.dist import get_dist_info
-    from devrun.rehearsal.bench import measure, save
+    from devrun.rehearsal.bench import measure
 
     adapter = resolve_device(args.device or "auto")
     with ExitStack() as undo:
@@ -81,13 +103,12 @@ def _bench(args: argparse.Namespace) -> int:
         adapter.setup(0)
         peaks = measure(adapter)
         if get_dist_info()[0] == 0:
-            kept = save(peaks)
             words = json.dumps(asdict(peaks), indent=2) if args.json else None
-            say(words or _rates(peaks, str(kept)))
+            say(words or _rates(peaks))
     return 0
 
 
-def _rates(peaks: Any, kept: str) -> str:
+def _rates(peaks: Any) -> str:
     """A table: the median, and the quartiles around it."""
     where = f"{peaks.description} ({peaks.device}), {peaks.threads} host threads"
     lines = [f"{where}, torch {peaks.versions['torch']}"]
@@ -96,4 +117,4 @@ def _rates(peaks: Any, kept: str) -> str:
         rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}"
         lines.append(f"{m.kind:<11}{m.dtype:<6}{rate}  {m.shape}")
     lines += [f"not measured: {line}" for line in peaks.left_out]
-    return "\n".join([*lines, f"kept for the runs on this device: {kept}"])
+    return "\n".join(lines)
