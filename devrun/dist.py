@@ -285,14 +285,12 @@ def allreduce_params(
 
     Args:
         params: the same tensors, in the same order, on every rank.
-        coalesce: exchange few large buffers in place of many small ones.
-        bucket_size_mb: size of such a buffer; -1 for one per type.
+        coalesce, bucket_size_mb: of MMCV; one exchange for each type always does.
     """
     if get_dist_info()[1] == 1:
         return
     tensors = [param.detach() for param in params]
-    numbers = [t for t in tensors if t.is_floating_point()]
-    _average(numbers, coalesce, bucket_size_mb)
+    _average([t for t in tensors if t.is_floating_point()])
     broadcast_tensors(t for t in tensors if not t.is_floating_point())
 
 
@@ -323,42 +321,22 @@ def allreduce_grads(
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
             grads.append(param.grad.detach())
-    _average(grads, coalesce, bucket_size_mb)
+    _average(grads)
 
 
-def _average(tensors: list[Tensor], coalesce: bool, bucket_size_mb: int) -> None:
+def _average(tensors: list[Tensor]) -> None:
     import torch
 
-    world = torch.distributed.get_world_size()
-    limit = bucket_size_mb * 2**20 if bucket_size_mb > 0 else sys.maxsize
-    for bucket in _buckets(tensors, limit if coalesce else 0):
-        if len(bucket) == 1 and bucket[0].is_contiguous():
-            torch.distributed.all_reduce(bucket[0])
-            bucket[0].div_(world)
-            continue
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        torch.distributed.all_reduce(flat)
-        flat.div_(world)
-        parts = flat.split([tensor.numel() for tensor in bucket])
-        for tensor, part in zip(bucket, parts):
-            tensor.copy_(part.view(tensor.shape))
-
-
-def _buckets(tensors: list[Tensor], limit: int) -> Iterable[list[Tensor]]:
     by_kind: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for group in by_kind.values():
-        bucket: list[Tensor] = []
-        size = 0
-        for tensor in group:
-            bytes_ = tensor.numel() * tensor.element_size()
-            if bucket and size + bytes_ > limit:
-                yield bucket
-                bucket, size = [], 0
-            bucket.append(tensor)
-            size += bytes_
-        yield bucket
+    for alike in by_kind.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in alike])
+        torch.distributed.all_reduce(flat)
+        flat.div_(torch.distributed.get_world_size())
+        parts = flat.split([tensor.numel() for tensor in alike])
+        for tensor, part in zip(alike, parts):
+            tensor.copy_(part.view(tensor.shape))
 
 
 def _group() -> Any:

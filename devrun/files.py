@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from devrun.errors import ConfigError, DataError, StorageError
+from devrun.errors import ConfigError, DataError, DevrunError, StorageError
 from devrun.python38 import unsuffixed
 
 SMALL = 1 << 20
@@ -198,6 +198,16 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
+_ADVICE = {
+    errno.ENOSPC: "; free some space or choose another directory",
+    errno.EFBIG: "; the file size limit (ulimit -f) is too small",
+    errno.EROFS: "; the file system is read-only: choose another directory",
+    errno.EACCES: "; make the directory writable or choose another",
+    errno.ENOENT: "; is there such a directory, and still?",
+    errno.ENOTDIR: "; a file is in the way: choose another directory",
+}
+
+
 @contextmanager
 def disk_errors(what: str, advice: str = "") -> Iterator[None]:
     """Within, what the disk refuses is one line: `what: REASON`, and the advice.
@@ -207,5 +217,10 @@ def disk_errors(what: str, advice: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except DevrunError:
+        raise
     except OSError as error:
-        raise StorageError(f"{what}: {error.strerror or error}{advice}") from error
+        advice = advice or _ADVICE.get(error.errno or 0, "")
+        found = StorageError(f"{what}: {error.strerror or error}{advice}")
+        found.errno = error.errno
+        raise found from error

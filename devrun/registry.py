@@ -27,12 +27,7 @@ from devrun.construct import (
     unshared,
     where,
 )
-from devrun.errors import (
-    ConfigError,
-    ConfigTypeError,
-    DevrunError,
-    UnknownNameError,
-)
+from devrun.errors import ConfigError, ConfigTypeError, DevrunError, UnknownNameError
 from devrun.scopes import Scoped, hint, scoped
 from devrun.trust import accepted, import_path, takes_objects
 

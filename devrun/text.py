@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from devrun.redact import redact
 
@@ -51,6 +52,15 @@ def one_line(text: object) -> str:
 def joined(text: object) -> str:
     """The words of `text` on one line, to stand inside a message: another's error."""
     return " ".join(str(text).split())
+
+
+def listed(names: Sequence[Any], most: int) -> str:
+    """The first `most` of the names, on one line whatever is in them."""
+    shown = [
+        name if name.isprintable() else repr(name) for name in map(str, names[:most])
+    ]
+    more = len(names) - most
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def size_text(size: float) -> str:

@@ -105,6 +105,12 @@ def granted(paths: Iterable[str] = (), *, everything: bool = False) -> Iterator[
         _granted.reset(token)
 
 
+def is_allowed(path: str) -> bool:
+    """Whether whoever runs this has allowed the dotted path itself."""
+    paths, everything = _granted.get()
+    return everything or path in paths or path in _allowed
+
+
 def may_run_code() -> bool:
     """Whether the config at hand is as good as a program: `--trust-config`."""
     return _granted.get()[1]
@@ -184,11 +190,8 @@ _ELSEWHERE = object()
 def accepted(found: Found, expected: type, what: str) -> Callable[..., Any]:
     """What is `found`, if it yields an `expected`; else ConfigError."""
     target = found.target
-    paths, everything = _granted.get()
     if callable(target) and (
-        everything
-        or found.path in paths
-        or found.path in _allowed
+        is_allowed(found.path)
         or any(target is one for one in _allowed)
         or (
             _is_kind(found, expected) if inspect.isclass(target) else is_factory(target)

@@ -27,10 +27,10 @@ from devrun.checkpoint.reader import (
     read_manifest,
     verify_checkpoint,
 )
-from devrun.checkpoint.storage import clear_directory, storage_errors
+from devrun.checkpoint.storage import clear_directory
 from devrun.checkpoint.tensorfile import Like
 from devrun.errors import CheckpointError
-from devrun.files import parse_json, user_path
+from devrun.files import disk_errors, parse_json, user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
@@ -65,7 +65,7 @@ def list_checkpoints(root: str | os.PathLike[str]) -> list[CheckpointInfo]:
     if not root.exists():
         return []
     found = []
-    with storage_errors(f"cannot read {str(root)!r}"):
+    with disk_errors(f"cannot read {str(root)!r}"):
         for name in os.listdir(root):
             path = root / name
             if not is_name(name) or fileops.file_type(path) != "directory":
@@ -175,7 +175,7 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path).absolute()
     read_manifest(path)
-    with storage_errors(f"cannot remove {str(path)!r}"):
+    with disk_errors(f"cannot remove {str(path)!r}"):
         if fileops.file_type(path) != "directory":
             raise CheckpointError(f"{str(path)!r} is a link; remove what it points at")
         doomed = path.with_name(temporary("del", path.name))
@@ -263,7 +263,7 @@ def set_others_aside(
     while (root / f"previous-{number}").exists():
         number += 1
     place = root / f"previous-{number}"
-    with storage_errors(f"cannot move the checkpoints in {str(root)!r}"):
+    with disk_errors(f"cannot move the checkpoints in {str(root)!r}"):
         fileops.make_directory(place)
         for other in others:
             fileops.rename(root / other, place / other)
@@ -283,7 +283,7 @@ def sweep_leftovers(root: str | os.PathLike[str]) -> list[str]:
     root, removed = Path(root), []
     if not root.is_dir():
         return []
-    with storage_errors(f"cannot clean {str(root)!r}"):
+    with disk_errors(f"cannot clean {str(root)!r}"):
         for entry in sorted(os.listdir(root)):
             parsed = parse_leftover(entry)
             if parsed is None:

@@ -232,10 +232,13 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
         if not local.numel():  # nothing of it is here
             return (id(tensor),)
         return (*_identity(local), tuple(tensor.shape))
+    try:
+        address = tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # of a device that torch knows through Python
+        address = 0
     return (
         tensor.device,
-        # without an address there (an emulated device) every tensor is its own
-        tensor.untyped_storage().data_ptr() or id(tensor),
+        address or id(tensor),  # without an address every tensor is its own
         tensor.storage_offset(),
         tuple(tensor.shape),
         tensor.stride(),

@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 import torch
 
-from devrun.checkpoint.storage import make_durable, storage_errors
+from devrun.checkpoint.storage import make_durable
 from devrun.errors import CheckpointError
+from devrun.files import disk_errors
 from devrun.network import may_download
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -56,7 +57,7 @@ def fetched(address: str) -> Path:
     name, digits = _name_and_checksum(address)
     root = Path(torch.hub.get_dir()) / "checkpoints"
     target = root / name
-    with storage_errors(f"cannot write in {str(root)!r}"):
+    with disk_errors(f"cannot write in {str(root)!r}"):
         make_durable(root)
         if not os.path.lexists(target):
             _LOGGER.info("downloading %s to %s", address, target)

@@ -30,14 +30,9 @@ from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.codec import encode_tree, shared_memory
 from devrun.checkpoint.manifest import FileEntry, Manifest
 from devrun.checkpoint.names import MANIFEST, check_name, check_part, temporary
-from devrun.checkpoint.storage import (
-    clear_directory,
-    make_durable,
-    storage_errors,
-    write_file,
-)
+from devrun.checkpoint.storage import clear_directory, make_durable, write_file
 from devrun.errors import CheckpointError, StorageError
-from devrun.files import json_line
+from devrun.files import disk_errors, json_line
 
 _ENDINGS = (".json", ".safetensors")
 _LOGGER = logging.getLogger("devrun.checkpoint")
@@ -144,7 +139,7 @@ class Draft:
         return target
 
     def _errors(self) -> AbstractContextManager[None]:
-        return storage_errors(f"cannot write checkpoint {str(self._target)!r}")
+        return disk_errors(f"cannot write checkpoint {str(self._target)!r}")
 
 
 def write_pointer(
@@ -158,7 +153,7 @@ def write_pointer(
         StorageError: the disk refused; the pointer is as it was.
     """
     path = Path(root).absolute() / f"{check_part(pointer)}.json"
-    with storage_errors(f"cannot write {str(path)!r}"):
+    with disk_errors(f"cannot write {str(path)!r}"):
         write_file(path, [json_line({"checkpoint": check_name(name), "step": step})])
 
 

@@ -6,26 +6,22 @@ import logging
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import (
-    counted,
-    find_key_map,
-    is_dense,
-)
+from devrun.checkpoint.keymap import counted, find_key_map, is_dense
 from devrun.errors import CheckpointError
+from devrun.text import joined, listed
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
 _SHOWN = 10
 _LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
-"""What DataParallel and DistributedDataParallel put before every key."""
 
 
 def load_state_dict(
@@ -49,10 +45,10 @@ def load_state_dict(
     if key_map is not None:
         given = key_map.apply(state_dict)
     given, resized = _with_resized_positions(own, given)
-    missing, unexpected, refused = _load(module, given)
-    lost = {key for key, _ in refused} | set(missing)
+    missing, unexpected, refused = _load(module, own, given)
+    lost = refused.keys() | set(missing)
     matched = len([key for key in counted(own) if key in given.keys() - lost])
-    mis_shaped = [f"{key}{shapes}" for key, shapes in refused]
+    mis_shaped = [f"{key}{shapes}" for key, shapes in refused.items()]
     problems = _told(
         ("missing", counted(missing)),
         ("unexpected", counted(unexpected)),
@@ -78,7 +74,11 @@ def load_state_dict(
 
 
 def _told(*found: tuple[str, list[str]]) -> list[str]:
-    return [f"{len(names)} {what}: {_listed(names)}" for what, names in found if names]
+    return [
+        f"{len(names)} {what}: {listed(names, _SHOWN)}"
+        for what, names in found
+        if names
+    ]
 
 
 def fits(module: nn.Module, state_dict: Any) -> bool:
@@ -105,42 +105,39 @@ def renamed(
 
 
 def _load(
-    module: nn.Module, state_dict: Mapping[str, Any]
-) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-    """(missing, unexpected, complaints) of torch's own, lenient loading."""
-    keys: list[tuple[list[str], list[str]]] = []
-    handle = module.register_load_state_dict_post_hook(
-        lambda _, incompatible: keys.append(
-            (list(incompatible.missing_keys), list(incompatible.unexpected_keys))
-        )
+    module: nn.Module, own: Mapping[str, Tensor], state_dict: Mapping[str, Any]
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """(missing, unexpected, key -> shapes of one of another shape) of what was loaded.
+
+    Raises:
+        CheckpointError: torch cannot put a tensor into the model.
+    """
+    refused = {
+        key: f" (file {list(theirs.shape)}, model {list(ours.shape)})"
+        for key, ours in own.items()
+        if isinstance(theirs := state_dict.get(key), Tensor)
+        and theirs.shape != ours.shape
+    }
+    fitting = like(
+        state_dict, {k: state_dict[k] for k in state_dict if k not in refused}
     )
-    complaints: list[tuple[str, str]] = []
     try:
-        module.load_state_dict(state_dict, strict=False)
+        missing, unexpected = module.load_state_dict(fitting, strict=False)
     except (RuntimeError, AttributeError, TypeError) as error:
-        # torch has loaded what fits and joined its complaints, one a line.
-        complaints = [_shortened(line) for line in str(error).split("\n\t")[1:]]
-        if not keys or not complaints:
-            raise CheckpointError(
-                f"{type(module).__name__} cannot load the tensors of this file: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
-    finally:
-        handle.remove()
-    missing, unexpected = keys[-1]
-    return missing, unexpected, complaints
+        *_, last = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(
+            f"{type(module).__name__} cannot load the tensors of this file: "
+            f"{joined(last)}"
+        ) from error
+    return [key for key in missing if key not in refused], unexpected, refused
 
 
-def _shortened(complaint: str) -> tuple[str, str]:
-    """(key, shapes) of a tensor of another shape; else the complaint as it is."""
-    found = re.search(
-        r"size mismatch for (\S+): .*torch\.Size\((.*?)\) from checkpoint, "
-        r"the shape in current model is torch\.Size\((.*?)\)",
-        complaint,
-    )
-    if found is None:
-        return complaint.strip(), ""
-    return found[1], f" (file {found[2]}, model {found[3]})"
+def like(state_dict: Any, items: Mapping[str, Any]) -> Any:
+    """`items` as a state_dict, with the versions of modules that the other has."""
+    made: Any = OrderedDict(items)
+    if hasattr(state_dict, "_metadata"):
+        made._metadata = state_dict._metadata
+    return made
 
 
 def _with_resized_positions(
@@ -166,10 +163,7 @@ def _with_resized_positions(
             notes.append(f"{key} ({shapes}, bicubic)")
     if not changed:
         return state_dict, notes
-    result: Any = OrderedDict({**state_dict, **changed})
-    if hasattr(state_dict, "_metadata"):
-        result._metadata = state_dict._metadata
-    return result, notes
+    return like(state_dict, {**state_dict, **changed}), notes
 
 
 def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
@@ -187,12 +181,3 @@ def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
             scaled = grid.flatten(2).transpose(1, 2).to(theirs.dtype)
             return torch.cat((kept, scaled), dim=1)
     return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    """At most a few names, on one line whatever is in them."""
-    shown = [
-        name if name.isprintable() else repr(name) for name in map(str, names[:_SHOWN])
-    ]
-    more = len(names) - _SHOWN
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

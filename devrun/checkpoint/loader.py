@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from devrun.checkpoint import tensorfile
 from devrun.checkpoint.catalog import checkpoint_at
 from devrun.checkpoint.download import fetched
-from devrun.checkpoint.fitting import load_state_dict, renamed
+from devrun.checkpoint.fitting import like, load_state_dict, renamed
 from devrun.checkpoint.mmcv_format import write_mmcv_checkpoint
 from devrun.checkpoint.pickled import load_pickled
 from devrun.checkpoint.reader import (
@@ -238,13 +238,11 @@ def load_checkpoint(
 
 def weights_to_cpu(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """A state_dict like it with all tensors on the CPU, its versions kept."""
-    result: Any = OrderedDict(
-        (key, value.cpu() if isinstance(value, Tensor) else value)
+    moved = {
+        key: value.cpu() if isinstance(value, Tensor) else value
         for key, value in state_dict.items()
-    )
-    if hasattr(state_dict, "_metadata"):
-        result._metadata = state_dict._metadata
-    return result  # type: ignore[no-any-return]
+    }
+    return like(state_dict, moved)  # type: ignore[no-any-return]
 
 
 def get_state_dict(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,7 @@ from devrun.checkpoint.pickled import (
     write_safetensors,
 )
 from devrun.checkpoint.reader import Checkpoint, read_checkpoint
-from devrun.checkpoint.state import (
-    named_optimizer_state,
-    positional_optimizer_state,
-)
+from devrun.checkpoint.state import named_optimizer_state, positional_optimizer_state
 from devrun.errors import CheckpointError
 
 EMA_STATE = "EMAHook"
@@ -154,32 +151,6 @@ def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
     return weights if isinstance(weights, Mapping) else None
 
 
-def apart(
-    weights: Mapping[str, Any], own: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights of an MMCV model, and those that its EMAHook put beside them.
-
-    There they are buffers of the model, `ema_layer_0_weight` for `layer.0.weight`.
-
-    Args:
-        own: names in the model itself.
-
-    Returns:
-        both under the model's names; the second is empty where there are none.
-    """
-    beside = {name: f"ema_{name.replace('.', '_')}" for name in weights}
-    beside = {
-        name: twin
-        for name, twin in beside.items()
-        if twin in weights and twin not in own
-    }
-    twins = set(beside.values())
-    return (
-        {name: value for name, value in weights.items() if name not in twins},
-        {name: weights[twin] for name, twin in beside.items()},
-    )
-
-
 FORMATS = {"mmcv": ".pth", "torch": ".pth", "safetensors": ".safetensors"}
 """Suffix of the files that `export_weights` writes."""
 
@@ -219,12 +190,6 @@ def export_weights(
         weights = {**weights, **kept}
     trainer = found.get("trainer", {})
     cfg, meta = trainer.get("config") or {}, trainer.get("meta") or {}
-    for name, value in (("config", cfg), ("meta", meta)):
-        if not isinstance(value, Mapping):
-            kind = type(value).__name__
-            raise CheckpointError(
-                f"the {name} in {str(source)!r} is no dict but {kind}"
-            )
     merged = merge is not None and cfg.get("peft")
     if merge is not None and merged:
         weights = merge(cfg, weights)

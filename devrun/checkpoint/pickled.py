@@ -24,9 +24,9 @@ from torch import Tensor
 
 from devrun.checkpoint import fileops, tensorfile
 from devrun.checkpoint.reader import MissingCheckpointError, missing_message
-from devrun.checkpoint.storage import make_durable, storage_errors, write_file
+from devrun.checkpoint.storage import make_durable, write_file
 from devrun.errors import CheckpointError
-from devrun.files import user_path
+from devrun.files import disk_errors, user_path
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, str, bytes)
@@ -111,7 +111,7 @@ def write_safetensors(
 
 def _save(path: str | os.PathLike[str], data: Any) -> None:
     path = user_path(path).absolute()
-    with storage_errors(f"cannot write {str(path)!r}"):
+    with disk_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)
         write_file(path, data)
 
@@ -133,7 +133,7 @@ def prune_files(
     """
     root, removed = Path(root), []
     safe = {Path(name).name for name in protect}
-    with storage_errors(f"cannot clean {str(root)!r}"):
+    with disk_errors(f"cannot clean {str(root)!r}"):
         found = [
             (int(match[1]), root / name)
             for name in os.listdir(root)

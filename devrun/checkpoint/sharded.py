@@ -40,10 +40,10 @@ from devrun.checkpoint.codec import has_shards, shared_memory
 from devrun.checkpoint.draft import Draft, Snapshot, write_one
 from devrun.checkpoint.manifest import FileEntry
 from devrun.checkpoint.names import is_part
-from devrun.checkpoint.storage import storage_errors
 from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info, is_main
 from devrun.errors import CheckpointError, DevrunError, UnsupportedFeatureError
+from devrun.files import disk_errors
 from devrun.ranks import together
 from devrun.tensors import is_spread, map_tensors
 
@@ -129,7 +129,7 @@ class ShardedSnapshot(Snapshot):
         """
         root = Path(root)
         writer = _Writer(self, root, name)
-        explained = storage_errors(f"cannot write checkpoint {str(root / name)!r}")
+        explained = disk_errors(f"cannot write checkpoint {str(root / name)!r}")
         with writer.draft, explained, _failures("cannot write the shards"):
             dcp.save(
                 dict(self.tensors),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from devrun.errors import CheckpointError
 from devrun.tensors import is_spread
+from devrun.text import listed
 
 _SHOWN = 5
 _STRUCTURE = ("params", "param_names")
@@ -220,8 +221,8 @@ def _fitted(known: _Names, optimizer: Any, tree: Mapping[str, Any]) -> dict[str,
         if index is None:
             raise CheckpointError(
                 "no parameter group of the checkpoint has the names of group "
-                f"{len(groups)} ({_listed(here)}); build the groups as when it was "
-                "saved"
+                f"{len(groups)} ({listed(here, _SHOWN)}); build the groups as when it "
+                "was saved"
             )
         settings = {
             **_hyper_parameters(present),  # an older torch had fewer of them
@@ -255,16 +256,11 @@ def _compare(what: str, now: Iterable[str], saved: Iterable[str]) -> None:
     if missing or unexpected:
         clauses = [f"{what}s do not match the checkpoint"]
         if missing:
-            clauses.append(f"not in the checkpoint: {_listed(missing)}")
+            clauses.append(f"not in the checkpoint: {listed(missing, _SHOWN)}")
         if unexpected:
-            clauses.append(f"only in the checkpoint: {_listed(unexpected)}")
+            clauses.append(f"only in the checkpoint: {listed(unexpected, _SHOWN)}")
         raise CheckpointError("; ".join(clauses))
 
 
 def _flat(groups: list[list[Any]]) -> list[Any]:
     return [name for names in groups for name in names]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,42 +1,17 @@
-"""Writing that is whole or not there, and what a refusal of the disk turns into."""
+"""Writing that is whole or not there, and what was left half done."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from devrun.checkpoint import fileops
 from devrun.checkpoint.names import FILE, MANIFEST, temporary
-from devrun.errors import CheckpointError, StorageError
-
-
-@contextmanager
-def storage_errors(action: str) -> Iterator[None]:
-    """Turn an OSError into one line: what failed, why and what to do."""
-    try:
-        yield
-    except (CheckpointError, StorageError):
-        raise
-    except OSError as error:
-        raise _storage_error(action, error) from error
-
-
-def _storage_error(action: str, error: OSError) -> StorageError:
-    advice = {
-        errno.ENOSPC: "free some space or choose another directory",
-        errno.EFBIG: "the file size limit (ulimit -f) is too small",
-        errno.EROFS: "the file system is read-only; choose another directory",
-        errno.EACCES: "make the directory writable or choose another",
-        errno.ENOENT: "was the directory removed under the running job?",
-        errno.ENOTDIR: "a file is in the way; choose another directory",
-    }.get(error.errno or 0, "check the disk; older checkpoints are intact")
-    result = StorageError(f"{action}: {error.strerror or error}; {advice}")
-    result.errno = error.errno
-    return result
+from devrun.files import disk_errors
 
 
 def write_file(
@@ -72,7 +47,7 @@ def check_writable(root: str | os.PathLike[str]) -> None:
     Raises:
         StorageError: it cannot be made, or nothing can be written in it.
     """
-    with storage_errors(f"cannot write in {os.fspath(root)!r}"):
+    with disk_errors(f"cannot write in {os.fspath(root)!r}"):
         make_durable(Path(root))
         with tempfile.TemporaryFile(dir=root):
             pass
@@ -84,7 +59,7 @@ def check_possible(root: str | os.PathLike[str]) -> None:
     Raises:
         StorageError: no directory can be made there, or nothing be written in it.
     """
-    with storage_errors(f"cannot write in {os.fspath(root)!r}"):
+    with disk_errors(f"cannot write in {os.fspath(root)!r}"):
         place = Path(root).absolute()
         while not os.path.lexists(place):
             place = place.parent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -173,7 +173,9 @@ def _loaded(
     changes: dict[str, Any] = {}
     if args.seed is not None or cfg.get("seed") is None:
         changes["seed"] = args.seed or 0
-    if device is not None:
+    given = cfg.get("device")
+    same = isinstance(given, Mapping) and given.get("type") == device
+    if device is not None and not same:
         changes["device"] = _device(device, args.emulate)
     if precision is not None:
         changes["optimizer_config.precision"] = precision

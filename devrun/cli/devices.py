@@ -1,9 +1,13 @@
-"""`devrun devices`: what is here, or why not; `--bench`: what it really reaches."""
+"""`devrun devices`: what is here, or why not; what one reaches; whether one is right.
+
+`--bench` measures, and `--conformance` runs the tests of `devrun.testing`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switch(parser, "--json", "as JSON, for scripts")
     switch(parser, "--bench", "measure a device's speed, and keep it")
     add("--device", help="the one to measure (auto)")
+    add("--conformance", metavar="NAME", help="test the adapter of a device")
+    switch(parser, "--emulate", "test it on the device's emulator")
     add_import_flag(parser)
 
 
@@ -30,6 +36,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     import_named(args.imports, ".")
     if args.bench:
         return _bench(args)
+    if args.conformance is not None:
+        return _conformance(args.conformance, args.emulate)
     if args.device is not None:
         raise ConfigError("--device is for --bench; add that, or leave it out")
     from devrun.devices.resolve import available_devices  # imports torch
@@ -68,6 +76,20 @@ def _device(device: dict[str, Any]) -> str:
         slow = " and ".join(device["slow_dtypes"])
         dtypes += f" (no instructions for {slow}: many times slower than fp32)"
     return f"{device['name']}, {size}, {dtypes}"
+
+
+def _conformance(name: str, emulate: bool) -> int:
+    """The table of what holds; 11 where something does not."""
+    try:
+        import pytest
+    except ImportError as error:
+        raise ConfigError("--conformance needs pytest: pip install pytest") from error
+    from devrun.devices.resolve import resolve_device
+
+    resolve_device({"type": name, **({"emulate": True} if emulate else {})})
+    words = ["-p", "devrun.testing.plugin", "-p", "no:cacheprovider", "-q"]
+    words += ["-c", os.devnull, "--tb=short", "--devrun-device", name]
+    return 11 * bool(pytest.main([*words, *["--devrun-emulate"] * emulate]))
 
 
 def _bench(args: argparse.Namespace) -> int:

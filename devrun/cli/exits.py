@@ -42,7 +42,8 @@ STATUSES = {
     "8": "disk or I/O",
     "9": "device or SDK not here",
     "10": "`compare`: the trainings part",
-    "11": "`check`: something breaks, or is as bad as --fail-on says",
+    "11": "`check`: something breaks, or is as bad as --fail-on says; a failed "
+    "`devices --conformance`",
     "75": "stopped by a signal or max_time, and saved: start it again",
     "130, 143": "interrupted without saving (130 also when Ctrl-C saved)",
     "141": "what read the output closed it, as `| head` does",

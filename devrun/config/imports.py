@@ -11,7 +11,7 @@ from typing import Any
 
 from devrun.blame import cause_of
 from devrun.config.origin import config_error
-from devrun.config.schema import check_key
+from devrun.config.schema import KEYS, check_value
 from devrun.config.tree import ConfigDict, origin_of
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.files import user_path
@@ -36,7 +36,7 @@ def import_custom(
     wish = cfg.get(_KEY)
     if wish is None:
         return []
-    check_key(cfg, _KEY)
+    check_value(cfg, _KEY, wish, KEYS[_KEY], (_KEY,))
     place, path = origin_of(wish, "imports"), [_KEY, "imports"]
     names = wish.get("imports") or []
     names = [names] if isinstance(names, str) else names

@@ -383,33 +383,25 @@ def _appended(old: Any, value: ConfigDict, path: KeyPath, origin: Origin | None)
     return tuple(items) if isinstance(old, tuple) else ConfigList(items)
 
 
-def _is_position(key: Any) -> bool:
-    return isinstance(key, str) and key.isdecimal() and len(key) < 10
-
-
 def _merged_list(
     value: ConfigDict, old: Any, path: KeyPath, origin: Origin | None
 ) -> Any:
-    items = list(old)
-    for key, item in value.items():
+    """The list (or tuple) `old` with what `value` has for some of its positions."""
+    items = ConfigDict(enumerate(old))
+    for key in value:
         here = (*path, key)
-        if not _is_position(key):
+        if not (isinstance(key, str) and key.isdecimal() and len(key) < 10):
             reason = f"{describe(old)} is indexed by a number, not by {describe(key)}"
             raise config_error(reason, origin, here, ConfigTypeError)
-        index = int(key)
-        if index >= len(items):
-            reason = f"there is no position {index} in {describe(old)}; the last is "
+        if int(key) not in items:
+            reason = f"there is no position {int(key)} in {describe(old)}; the last is "
             raise config_error(
                 f"{reason}{len(items) - 1}", origin, here, UnknownNameError
             )
-        holder, override = ConfigDict(), ConfigDict()
-        place(holder, index, items[index], None)
-        place(override, index, item, origin_of(value, key))
-        merge(override, holder, path, list_keys=True)
-        items[index] = holder[index]
+    merge(value, items, path, list_keys=True)
     if isinstance(old, tuple):
-        return tuple(items)
-    result = ConfigList(items)
+        return tuple(items.values())
+    result = ConfigList(items.values())
     if isinstance(old, ConfigList):
         result._meta_ = old._meta_.thawed()
     return result

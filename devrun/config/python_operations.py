@@ -175,13 +175,13 @@ class Operations:
     def method_of(self, value: Any, name: str) -> Callable[..., Any] | None:
         """`value.name` as a function that pays; None if that is unknown."""
         kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
-        own = {
+        own: dict[Any, Callable[..., Any]] = {
             (str, "format"): self.fill_braces,
             (dict, "copy"): self.copy_dict,
             (dict, "update"): self.update,
-        }.get((kind, name))
-        if own is not None:
-            return partial(own, value)
+        }
+        if (kind, name) in own:
+            return partial(own[kind, name], value)
         if kind is None or name not in _METHODS[kind]:
             return None
         return partial(self._call_method, getattr(kind, name), value)

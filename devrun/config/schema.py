@@ -401,11 +401,6 @@ def check_config(cfg: Any) -> None:
     _refuse_masked(tree, ())
 
 
-def check_key(tree: Any, key: str) -> None:
-    """Refuse a value of the top-level `key` that is not of its kind."""
-    check_value(tree, key, tree[key], KEYS[key], (key,))
-
-
 def unused(cfg: Any) -> list[str]:
     """Keys of `UNUSED` that `cfg` has, but for variables that its file reads."""
     helpers = getattr(cfg, "__dict__", {}).get("_helpers", ())

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.devices.base import DataShare, DeviceAdapter
+from devrun.devices.compiling import check_compile, compile_in_place
 from devrun.devices.explain import STEP_FAILURES, raise_explained
 from devrun.devices.fast import can_fuse, hasten
 from devrun.devices.finite import FiniteGuard
@@ -36,8 +37,6 @@ from devrun.devices.ownership import (
 from devrun.devices.placement import (
     ForwardDone,
     bring_inputs,
-    check_compile,
-    compile_in_place,
     move_together,
     moved,
     step_module_of,
@@ -299,6 +298,7 @@ class EagerAdapter(DeviceAdapter):
             handle.remove()
         self._handles = []
         self.update, self._undecided = UpdateRule(), False
+        self._evaluated = (None, "val")
         vars(self).pop("mesh", None)
         self._determinism.undo()
         if self._joined:

@@ -42,6 +42,9 @@ def explain(
     """One line for the user, or None when the error needs no explanation."""
     if isinstance(error, DevrunError):
         return None
+    inner = getattr(error, "inner_exception", None)  # of a compiler
+    if isinstance(inner, DevrunError):
+        return inner
     if is_out_of_memory(error):
         return DeviceMemoryError(_memory_line(error, batch, device, stats()))
     text = str(error)

@@ -188,7 +188,7 @@ class FiniteGuard:
 
     def _flush_spikes(self) -> None:
         unread, self._unread = self._unread, []
-        values = torch.stack(unread).float().tolist() if unread else []
+        values = torch.stack(unread).float().cpu().tolist() if unread else []
         if self.agree:
             values = [max(ranks) for ranks in zip(*gather_objects(values))]
         for value in values:

@@ -7,16 +7,33 @@ out elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from devrun.devices.base import DeviceInfo
 from devrun.devices.eager import EagerAdapter
-from devrun.devices.options import IndexedOptions
+from devrun.devices.missing import MissingOperators, looked_for, without_kernels
+from devrun.devices.options import EagerOptions, IndexedOptions, option, refused
 from devrun.devices.placement import chosen_index
+from devrun.errors import DeviceUnavailableError, DevrunError
+from devrun.step import StepOutput
+from devrun.text import joined
 from devrun.torch_features import lacks
+
+logger = logging.getLogger("devrun")
+
+
+@dataclass(frozen=True)
+class GenericOptions(IndexedOptions):
+    """For devices whose operators are a plug-in's, which may lack some."""
+
+    fallback: str | None = option(None, str, type(None))
+    """`cpu` has the host do what the device has no kernel for; None ends the run."""
 
 
 class GenericAdapter(EagerAdapter):
@@ -26,8 +43,20 @@ class GenericAdapter(EagerAdapter):
     device_type: ClassVar[str | None] = None
     """What `torch.device` calls it; None takes the one that is here."""
     how_to_get: ClassVar[str] = "install the torch build or plug-in of its vendor"
-    options_type = IndexedOptions
-    options: IndexedOptions
+    options_type = GenericOptions
+    options: GenericOptions
+
+    def __init__(self, options: EagerOptions | None = None) -> None:
+        super().__init__(options)
+        if self.options.fallback not in (None, "cpu"):
+            clause = (
+                f"must be 'cpu', got {self.options.fallback!r}; leave it out to end"
+            )
+            raise refused(self.name, "fallback", f"{clause} a run that needs it")
+        self.missing: dict[str, str | None] = {}
+        """Operators without a kernel that were called -> the user's line."""
+        self._looked: set[str] = set()
+        """Kinds of steps that were looked at."""
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -50,6 +79,53 @@ class GenericAdapter(EagerAdapter):
             for index in range(torch.accelerator.device_count())
         )
 
+    def train_step(
+        self,
+        model: Any,
+        batch: Any,
+        optimizer: Any,
+        on_grads: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        with self._complete("train"):
+            return super().train_step(model, batch, optimizer, on_grads)
+
+    def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        with self._complete(mode):
+            return super().eval_step(model, batch, mode)
+
+    @contextmanager
+    def _complete(self, kind: str) -> Iterator[None]:
+        """Around a step; the first of a kind shows what the device has no kernel for.
+
+        Raises:
+            DeviceUnavailableError: naming all of it, unless the host is to do it.
+        """
+        done = kind in self._looked and not self.missing
+        if done or self.options.compile:  # whose graphs call no operator of the user's
+            yield
+            return
+        before = len(self.missing)
+        look = MissingOperators if kind in self._looked else looked_for
+        try:
+            with look(self.device, self.missing):
+                yield
+        except NotImplementedError as error:
+            if isinstance(error, DevrunError):
+                raise
+            raise DeviceUnavailableError(
+                f"device {self.name!r}: {joined(error)}"
+            ) from error
+        self._looked.add(kind)
+        if len(self.missing) == before:
+            return
+        said = without_kernels(self.name, self.missing)
+        if self.options.fallback is None:
+            raise DeviceUnavailableError(
+                f"{said}: use other operators, or set device: {{type: {self.name}, "
+                "fallback: cpu}, which has the host do them"
+            )
+        logger.warning("%s: the host does them, which waits for the device", said)
+
     def stats(self) -> dict[str, float]:
         peak = self._call("max_memory_allocated")
         known = {} if peak is None else {"peak_mib": peak / 2**20}
@@ -59,7 +135,11 @@ class GenericAdapter(EagerAdapter):
         self._call("empty_cache")
 
     def synchronize(self) -> None:
-        torch.accelerator.synchronize()
+        # some plug-ins have their own, and not what torch.accelerator asks for
+        if hasattr(getattr(torch, self.device.type, None), "synchronize"):
+            self._call("synchronize")
+        else:
+            torch.accelerator.synchronize()
 
     def rng_state(self) -> dict[str, Any]:
         state = self._call("get_rng_state")
@@ -128,3 +208,12 @@ def _name_and_memory(kind: str | None, index: int) -> tuple[str, int | None]:
     properties = None if read is None else read(index)
     name = getattr(properties, "name", None) or f"{kind}:{index}"
     return str(name), getattr(properties, "total_memory", None)
+
+
+def plugged_in(name: str) -> type[GenericAdapter] | None:
+    """The adapter of the device that a plug-in has given torch under that name."""
+    if torch._C._get_privateuse1_backend_name() != name or not name.isidentifier():
+        return None
+    how = f"the plug-in that brings {name!r} finds none"
+    own = {"name": name, "device_type": name, "how_to_get": how}
+    return type("PluggedInAdapter", (GenericAdapter,), own)

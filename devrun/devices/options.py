@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from devrun.construct import where
 from devrun.device_facts import FACTS
 from devrun.errors import ConfigError, ConfigTypeError, nearest
-from devrun.trust import may_run_code
+from devrun.trust import import_path, is_allowed, may_run_code
 
 
 def option(default: Any, *kinds: type) -> Any:
@@ -111,8 +111,12 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
     if timeout is not None and not 0 < timeout < math.inf:
         raise refused(device, "timeout", f"must be above 0 seconds: {timeout}")
     check_performance(values.get("performance"), device)
-    if isinstance(values.get("compile"), Mapping) and not may_run_code():
-        _check_compile(values["compile"], device)
+    if isinstance(values.get("compile"), Mapping):
+        _check_fallback(values["compile"], device)
+        if not may_run_code():
+            _check_compile(values["compile"], device)
+        if "." in str(backend := values["compile"].get("backend", "")):
+            import_path(backend)  # where a mistake in it has a line
     return options_type(**values)
 
 
@@ -131,15 +135,26 @@ def check_performance(value: Any, device: str) -> None:
         )
 
 
+def _check_fallback(arguments: Mapping[str, Any], device: str) -> None:
+    fallback, backend = arguments.get("fallback"), arguments.get("backend", "inductor")
+    if fallback is None or (fallback == "eager" and backend != "inductor"):
+        return
+    raise ConfigError(
+        f"option 'compile' of device {device!r} takes the fallback eager, with a "
+        f"backend that is not inductor; got {fallback!r} with {backend!r}",
+        place=where(arguments, "fallback"),
+    )
+
+
 def _check_compile(arguments: Mapping[str, Any], device: str) -> None:
     """A backend by name is looked up among the installed packages and loaded, and a
     text among inductor's options can be a program that it starts: the C++ compiler."""
     backend = arguments.get("backend", "inductor")
-    if isinstance(backend, str) and backend not in _BACKENDS:
+    if isinstance(backend, str) and not (backend in _BACKENDS or is_allowed(backend)):
         clause = f"takes the backend {', '.join(_BACKENDS)} from a config, not "
         raise ConfigError(
             f"option 'compile' of device {device!r} {clause}{backend!r}; "
-            "--trust-config allows another one",
+            f"--allow-factory {backend} allows it",
             place=where(arguments, "backend"),
         )
     settings = arguments.get("options")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,15 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from devrun.checkpoint.state import same_layout
-from devrun.construct import where
 from devrun.devices.options import EagerOptions
 from devrun.dist import local_rank
-from devrun.errors import ConfigError, DeviceUnavailableError, UnsupportedFeatureError
-from devrun.models.blocks import blocks_of
+from devrun.errors import ConfigError, DeviceUnavailableError
 from devrun.models.step_module import StepModule
-from devrun.parallel.strategy import Strategy, follow, optimizers_in
+from devrun.parallel.strategy import follow, optimizers_in
 from devrun.tensors import map_tensors, tensors_in, to_device
-from devrun.torch_features import needs
 
 
 def chosen_index(device: str, asked: int | None, here: int) -> int | None:
@@ -94,42 +89,6 @@ def _move_state(optimizer: Optimizer) -> None:
             for key, value in state.items():
                 if key != "step" or counter_moves:
                     state[key] = to_device(value, param.device)
-
-
-def check_compile(options: EagerOptions, strategy: Strategy) -> None:
-    """Refuse to compile a model whose weights are divided over processes."""
-    if strategy.divided and options.compile:
-        raise UnsupportedFeatureError(
-            f"compile cannot be combined with parallel: {strategy.mesh.describe()}; "
-            "leave one of the two out",
-            key="compile",
-        )
-
-
-def compile_in_place(
-    module: nn.Module, setting: bool | Mapping[str, Any] | None
-) -> None:
-    """Compile `module` under its own name, so that its `state_dict` keys stay.
-
-    With `regions`, each of its blocks, which share one graph; all of it without any.
-    """
-    if not setting:
-        return
-    needs("2.2", "compile", "compile")
-    arguments = dict(setting) if isinstance(setting, Mapping) else {}
-    parts = [module]
-    if arguments.pop("regions", False):
-        parts = [block for _, block in blocks_of(module)] or parts
-    try:
-        for part in parts:
-            part.compile(**arguments)
-    except TypeError as error:
-        known = inspect.signature(torch.compile).parameters
-        wrong = next((key for key in arguments if key not in known), None)
-        raise ConfigError(
-            f"compile: {arguments!r} is not for torch.compile: {error}",
-            place=None if wrong is None else where(setting, wrong),
-        ) from error
 
 
 def moved(batch: Any, device: torch.device, options: EagerOptions) -> Any:

@@ -104,7 +104,7 @@ class LossScaler(GradScaler):
     def flush(self) -> None:
         """Take in the flags that were not read yet."""
         flags, self._unread = self._unread, []
-        for flag in torch.stack(flags).tolist() if flags else ():
+        for flag in torch.stack(flags).cpu().tolist() if flags else ():
             self._take(bool(flag))
 
     def _take(self, overflowed: bool) -> None:

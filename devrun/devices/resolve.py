@@ -192,11 +192,20 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
     plugins = _entry_points()
     if name in plugins:
         return _load(name, plugins[name], "an installed package")
+    if (plugged := _plugged_in(name)) is not None:
+        return plugged
     meant = next((key for key, facts in FACTS.items() if name in facts.other_names), "")
     hint = nearest(name, [*device_names(), "auto"])
     if meant:
         hint = f"did you mean {meant!r}?"
     raise UnknownNameError(f"no device {name!r}; {hint}")
+
+
+def _plugged_in(name: str) -> type[DeviceAdapter] | None:
+    """What a plug-in of torch's own, imported before, has given that name."""
+    from devrun.devices.generic import plugged_in
+
+    return plugged_in(name)
 
 
 def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:

@@ -16,7 +16,6 @@ from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.storage import (
     check_possible,
     check_writable,
-    storage_errors,
 )
 from devrun.dist import allreduce_params, on_main
 from devrun.errors import (
@@ -25,7 +24,7 @@ from devrun.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from devrun.files import own_folder, user_path
+from devrun.files import disk_errors, own_folder, user_path
 from devrun.hooks.base import Hook, Priority
 from devrun.hooks.timer import exclude_time
 from devrun.lock import lock_directory, unlock_directory
@@ -166,7 +165,7 @@ class CheckpointHook(Hook):
         """Claim the places that this run writes in, and clear up what is there."""
         out_dir = Path(str(self.out_dir))
         check_writable(out_dir)
-        with storage_errors(f"cannot write in {self.out_dir!r}"):
+        with disk_errors(f"cannot write in {self.out_dir!r}"):
             if runner.work_dir is not None:
                 self._lock(runner.work_dir, runner)
             if not runner.work_dir or Path(runner.work_dir) not in out_dir.parents:

@@ -112,19 +112,12 @@ def _cast(
     src_type: torch.dtype,
     dst_type: torch.dtype,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    names = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    wanted = set(names) if apply_to is None else set(apply_to)
-
-    def cast(name: str, value: Any) -> Any:
-        return cast_tensor_type(value, src_type, dst_type) if name in wanted else value
-
-    positional = list(map(cast, names, args))
-    named = {name: cast(name, value) for name, value in kwargs.items()}
-    return (*positional, *args[len(positional) :]), named
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        if apply_to is None or name in apply_to:
+            cast = cast_tensor_type(value, src_type, dst_type)
+            bound.arguments[name] = cast
+    return bound.args, bound.kwargs
 
 
 def _device_type(module: nn.Module, arguments: Any) -> str:

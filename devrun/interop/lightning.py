@@ -24,18 +24,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from devrun.config.numbers import whole_number
 from devrun.devices.capture import captured
 from devrun.dist import weighted_means
-from devrun.errors import (
-    ConfigError,
-    ConfigTypeError,
-    UnsupportedFeatureError,
-    nearest,
-)
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.hooks.base import Hook
 from devrun.hooks.schedules.torch_scheduler import (
     PlateauSchedulerHook,
     TorchSchedulerHook,
 )
-from devrun.interop.lightning_trainer import STAGE, ModelLog, Trainer, Unknown
+from devrun.interop.lightning_trainer import STAGE, ModelLog, Trainer
 from devrun.metrics import StatefulMetric
 from devrun.models.calls import Wrapped, target_in
 from devrun.models.steps import separate_loss_step
@@ -181,7 +176,8 @@ class LightningHook(Hook):
     def step(self, step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
         """One step of the model, as `devrun.models.step_module` wants it."""
         model: Any = step.model
-        index = Unknown("batch_idx") if captured() else self.batch_idx
+        # a captured graph would keep the number that it is now
+        index = None if captured() else self.batch_idx
         self.batch_idx += 1
         if mode == "predict":
             return self._predict(step, batch, index)

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from devrun.devices.capture import captured
 from devrun.dist import local_rank, weighted_means
-from devrun.errors import (
-    ConfigError,
-    ConfigTypeError,
-    UnsupportedFeatureError,
-    nearest,
-)
+from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError, nearest
 from devrun.run import Run
 from devrun.step import Capability
 
@@ -132,25 +127,6 @@ class Trainer:
             )
         share: int = -(-batches // run.world_size)
         return -(-share // run.policy.accumulate)
-
-
-class Unknown:
-    """A number that a captured graph would keep as it is: it cannot be used."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def _refuse(self, *args: Any) -> NoReturn:
-        raise UnsupportedFeatureError(
-            f"the step uses {self._name}, but this device runs it as a compiled graph, "
-            "in which the number would stay what it is now: leave it out"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __mod__ = __rmod__ = __floordiv__ = __truediv__ = __rtruediv__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
-    __bool__ = __index__ = __int__ = __float__ = __hash__ = _refuse
-    __str__ = __repr__ = __format__ = _refuse
 
 
 class ModelLog:

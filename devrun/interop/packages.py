@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from devrun.blame import cause_of
 from devrun.checkpoint import CheckpointLoader
-from devrun.config.tree import where
+from devrun.construct import call, where
 from devrun.errors import (
     ConfigError,
     DevrunError,
@@ -67,27 +67,40 @@ def imported(scope: str, kind: str, *modules: str) -> None:
             ) from error
 
 
-def explained(
-    error: DevrunError,
+def built_by(
+    make: Callable[[], Any],
+    name: str,
+    args: dict[str, Any],
     cfg: Mapping[str, Any],
     scope: str,
     known: Callable[[str], Iterable[str]],
-) -> DevrunError:
-    """`error`; where it is of a part that no registry has, with where it was written.
+) -> Any:
+    """What `make` makes of the section `cfg`, whose `type` is `name`.
 
     Args:
         known: the names that the registry of a group has.
+
+    Raises:
+        ConfigError: in one line; of a part that no registry has, where it was written.
     """
-    found = _UNKNOWN.search(str(error.__cause__ or ""))
-    if found is None:
-        return error
-    name, owner, group = found.groups()
-    told = UnknownNameError(
-        f"{name!r} is not in the {group} registry of {owner or scope}; "
-        f"{nearest(name, known(group))}"
-    )
-    told.locate(_place_of(name, cfg) or where(cfg))
-    return told
+
+    def built(**_: Any) -> Any:
+        return make()
+
+    built.__name__ = name
+    try:
+        return call(built, args, cfg)
+    except DevrunError as error:
+        found = _UNKNOWN.search(str(error.__cause__ or ""))
+        if found is None:
+            raise
+        part, owner, group = found.groups()
+        told = UnknownNameError(
+            f"{part!r} is not in the {group} registry of {owner or scope}; "
+            f"{nearest(part, known(group))}"
+        )
+        told.locate(_place_of(part, cfg) or where(cfg))
+        raise told from error.__cause__
 
 
 def stand_in() -> None:

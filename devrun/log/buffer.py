@@ -260,7 +260,8 @@ def _to_host(parts: list[Any]) -> list[float]:
         import torch
 
         for places in kinds.values():
-            read = torch.stack([parts[index] for index in places]).tolist()
-            for index, number in zip(places, read):
+            read = torch.stack([parts[index] for index in places])
+            # a tensor of a plug-in's own class may have no tolist
+            for index, number in zip(places, read.cpu().tolist()):
                 numbers[index] = float(number)
     return numbers

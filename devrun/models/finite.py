@@ -42,5 +42,5 @@ def _first_bad(named: list[tuple[str, Tensor]]) -> str | None:
     sums = [value.sum(dtype=torch.float32) for value in real]
     if torch.isfinite(torch.stack(sums)).all():
         return None
-    good = torch.stack([torch.isfinite(value).all() for _, value in named]).tolist()
+    good = torch.stack([torch.isfinite(value).all() for _, value in named]).cpu()
     return next((name for (name, _), ok in zip(named, good) if not ok), None)

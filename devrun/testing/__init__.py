@@ -5,26 +5,27 @@
     class TestMyDevice(AdapterConformance):
         device = "mydevice"
 
-pytest collects the tests of that class; nothing else needs to be written.
+pytest collects the tests of that class; nothing else needs to be written. Without any
+file, `pytest --devrun-device mydevice` runs them and says what holds.
 """
 
-import pytest
+from typing import TYPE_CHECKING, Any
 
-# before the modules are imported: a failing assert then shows what it compared
-pytest.register_assert_rewrite(
-    *(f"devrun.testing.{name}" for name in ("harness", "runs", "updates"))
-)
-
-from devrun.testing.runs import RunTests  # noqa: E402 - see above
-from devrun.testing.updates import StateTests, UpdateTests  # noqa: E402
+if TYPE_CHECKING:
+    from devrun.testing.suite import AdapterConformance as AdapterConformance
 
 __all__ = ["AdapterConformance"]
 
 
-class AdapterConformance(UpdateTests, StateTests, RunTests):
-    """What the runner may rely on, tried on one device; subclass it in a test module.
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: every pytest loads the plug-in that is beside it."""
+    if name not in __all__:
+        raise AttributeError(name)
+    import pytest
 
-    `device` is what a user writes to get it, a name or a mapping with options; `rtol`
-    and `atol` say how far losses and weights may be from those of the CPU. What the
-    adapter's `capabilities` leave out must be refused by name, and the rest must work.
-    """
+    # before they are imported: a failing assert then shows what it compared
+    modules = ("harness", "protocol", "runs", "updates")
+    pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in modules))
+    from devrun.testing.suite import AdapterConformance
+
+    return AdapterConformance

@@ -49,8 +49,8 @@ def loader(samples: int, batch_size: int, **options: Any) -> DataLoader[Any]:
 
 def by_hand(
     data: list[tuple[Tensor, Tensor]], clip: dict[str, Any] | None = None
-) -> tuple[list[float], nn.Module, torch.optim.Optimizer]:
-    """Losses, model and optimizer after a plain loop on the host."""
+) -> tuple[list[float], nn.Module]:
+    """Losses, and the model after a plain loop on the host."""
     model, losses = net(), []
     optimizer = sgd(model)
     for inputs, labels in data:
@@ -63,7 +63,7 @@ def by_hand(
             nn.utils.clip_grad_norm_(model.parameters(), **clip)
         optimizer.step()
         losses.append(loss.item())
-    return losses, model, optimizer
+    return losses, model
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
@@ -80,14 +80,11 @@ class Session:
         self,
         adapter: DeviceAdapter,
         policy: UpdatePolicy | None = None,
-        state: tuple[Any, Any] | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         self.adapter = adapter
-        self.module = net()
+        self.module = net() if module is None else module
         optimizer = sgd(self.module)
-        if state is not None:  # a resume comes before prepare
-            self.module.load_state_dict(state[0])
-            optimizer.load_state_dict(state[1])
         self.groups = [dict(group) for group in optimizer.param_groups]
         self.model, self.optimizer = adapter.prepare(
             StepModule(self.module, nn.CrossEntropyLoss()),
@@ -99,22 +96,18 @@ class Session:
         return [float(self.step(batch, **options)["loss"]) for batch in data]
 
     def step(self, batch: Any, **options: Any) -> Any:
-        (on_device,) = self.adapter.prepare_dataloader(Whole(batch), training=False)
+        (on_device,) = self.adapter.prepare_dataloader([batch], training=False)
         return self.adapter.train_step(self.model, on_device, self.optimizer, **options)
 
-    def host_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint would hold."""
+    def set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def host_weights(self) -> dict[str, Tensor]:
+        """Those that a checkpoint would hold."""
         self.adapter.sync_to_host(self.model)
         weights = self.adapter.unwrap_model(self.model).state_dict()
-        copies = {k: v.to("cpu", copy=True) for k, v in weights.items()}
-        return copies, self.optimizer.state_dict()
-
-
-class Whole(list):
-    """A loader with one batch."""
-
-    def __init__(self, batch: Any) -> None:
-        super().__init__([batch])
+        return {name: value.to("cpu", copy=True) for name, value in weights.items()}
 
 
 class AdapterTests:
@@ -122,6 +115,9 @@ class AdapterTests:
 
     device: ClassVar[Any] = None
     """What a user writes for the device: a name, or a mapping with `type`."""
+    torch_device: ClassVar[str | None] = None
+    """The type of `torch.device` that its tensors have; None: that of the adapter's
+    `device`, which is the CPU only where its `host_shared` says that it is."""
     rtol: ClassVar[float] = 1e-4
     atol: ClassVar[float] = 1e-5
     """How far losses and weights may be from those of a plain loop on the CPU."""

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from devrun.devices.base import DeviceAdapter
+from devrun.devices.resolve import register_device, resolve_device
 from devrun.hooks import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.testing.harness import AdapterTests, loader, net, sgd
@@ -38,6 +41,15 @@ class Record(Hook):
         self.order.append("after_val_iter")
 
 
+class SaveAmid(Hook):
+    """Saves in the background after an epoch, and lets the training go on."""
+
+    path = ""
+
+    def after_train_epoch(self, runner: Any) -> None:
+        self.path = self.path or runner.save_checkpoint(background=True)
+
+
 def few_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output, target % 4)
 
@@ -64,12 +76,23 @@ def run(
     return runner, record
 
 
-def finished(device: Any, kind: Any = EpochBasedRunner) -> tuple[Any, Record]:
+def finished(
+    device: Any, kind: Any = EpochBasedRunner, batch_size: int = 4
+) -> tuple[Any, Record]:
     runner, record = run(device, kind)
-    loaders = [loader(24, 4, shuffle=True), loader(8, 4)]
+    size = batch_size // runner.world_size
+    loaders = [loader(24, size, shuffle=True), loader(8, size)]
     runner.run(loaders, [("train", 1), ("val", 1)])
     runner.close()
     return runner, record
+
+
+def of_two(adapter: type[DeviceAdapter], device: Any) -> dict[str, list[Any]]:
+    """The weights that one of two processes has in the end, to send to a third."""
+    register_device(adapter.name, adapter, force=True)  # by whoever started this one
+    runner, _ = finished(device)
+    assert runner.world_size == 2
+    return {name: value.tolist() for name, value in runner.model.state_dict().items()}
 
 
 class RunTests(AdapterTests):
@@ -105,3 +128,30 @@ class RunTests(AdapterTests):
         self.assert_same_weights(second.model.state_dict(), whole.model)
         for one in (whole, second):
             one.close()
+
+    def test_a_run_resumed_here_has_the_bits_of_one_never_stopped(
+        self, tmp_path: Path
+    ) -> None:
+        data, saving = loader(24, 4, shuffle=True), SaveAmid()
+        whole, record = run(self.device, work_dir=tmp_path)
+        whole.register_hook(saving)
+        whole.run([data], [("train", 1)])
+        whole.close()
+        rest, continued = run(self.device)
+        rest.resume(saving.path)
+        rest.run([data], [("train", 1)])
+        rest.close()
+        assert continued.losses == record.losses[len(record.losses) // 2 :]
+        mine, theirs = rest.model.state_dict(), whole.model.state_dict()
+        assert all(torch.equal(mine[name].cpu(), theirs[name].cpu()) for name in mine)
+
+    def test_several_processes_train_as_one(self) -> None:
+        adapter = type(resolve_device(self.device))
+        if getattr(adapter, "dist_backend", None) is None:
+            pytest.skip("it names no dist_backend: one process trains")
+        config = LaunchConfig(1, 1, 2, max_restarts=0)
+        config.rdzv_backend, config.rdzv_endpoint = "c10d", "localhost:0"
+        found = elastic_launch(config, of_two)(adapter, self.device)
+        assert found[0] == found[1]
+        weights = {name: torch.tensor(value) for name, value in found[0].items()}
+        self.assert_same_weights(weights, finished("cpu")[0].model)

@@ -26,9 +26,9 @@ FLAGS = {
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
         --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
-        --local-rank --local_rank --max-restarts --mmcv --nnodes --no-progress
+        --local-rank --local_rank --max-restarts --mmcv --no-progress
         --no-sanity --no-validate --num-devices --overfit --overwrite --performance
-        --rdzv-endpoint --resume-from --revise-keys --seed --summary --sweep
+        --resume-from --revise-keys --seed --summary --sweep
         --trust-config --work-dir -h
     """,
     "test": """
@@ -57,7 +57,7 @@ FLAGS = {
         --revise-keys --split --trust-config --weights -h
     """,
     "devices": """
-        --bench --device --help --import --json -h
+        --bench --conformance --device --emulate --help --import --json -h
     """,
     "export": """
         --allow-factory --format --help --import --mmcv --opset --output --overwrite
@@ -73,13 +73,11 @@ FLAGS = {
         --allow-factory --help --import --mmcv --trust-config -h
     """,
     "config": """
-        --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
+        --allow-factory --cfg-options --help --import --mmcv --out --plain
+        --trust-config -h -o
     """,
     "schema": """
         --help -h
-    """,
-    "convert": """
-        --cfg-options --help --out --trust-config -h -o
     """,
     "launch": """
         --help --max-restarts --nodes --num-devices --print -h

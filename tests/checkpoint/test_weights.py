@@ -112,7 +112,6 @@ def test_a_prefix_more_or_less_is_found_and_said(caplog):
 @pytest.mark.parametrize(
     ("key", "pairs"),
     [
-        ("w" * 600, [(r"\w*\w*\w*\w*!", "")]),
         ("a", [["a", "a" * 500]] * 5),
         ("a" * 200, [("a", r"\g<0>" * 50)]),
     ],

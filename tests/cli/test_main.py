@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -106,6 +107,40 @@ def test_devices_as_json_has_name_memory_and_dtypes(capsys):
     assert cpu["memory_bytes"] > 2**20
     assert "fp32" in cpu["dtypes"]
     assert all(row["available"] or row["reason"] for row in rows.values())
+
+
+MISSPELT = """
+import torch
+from devrun import register_device
+from devrun.devices import DeviceInfo, EagerAdapter
+
+class Misspelt(EagerAdapter):
+    name = "misspelt"
+    unavailable_reason = classmethod(lambda cls: None)
+    list_devices = classmethod(lambda cls: [DeviceInfo("one", None, ("fp32",))])
+
+    def clain(self):
+        return torch.device("meta")
+
+register_device("misspelt", Misspelt)
+"""
+
+
+def test_conformance_says_what_holds_and_what_does_not(tmp_path):
+    (tmp_path / "my_misspelt.py").write_text(MISSPELT)
+    words = ["-m", "devrun", "devices", "--conformance", "misspelt"]
+    few = {**os.environ, "PYTEST_ADDOPTS": "-k 'plain_loop or on_the_device'"}
+    done = zygote.run([*words, "--import", "my_misspelt"], few, cwd=tmp_path)
+    table = done.stdout.partition("what holds of device misspelt")[2].splitlines()
+    assert done.returncode == 11 and table[-1].startswith("1 failed"), done.stdout
+    assert "FAILS      an update is done on the device" in table
+    assert "its claim() gave the host" in done.stdout
+    assert "holds      losses and weights are those of a plain loop" in table
+
+
+def test_conformance_of_no_device_is_one_line(capsys):
+    assert main(["devices", "--conformance", "cpuu"]) == 2
+    assert "no device 'cpuu'; did you mean 'cpu'?" in capsys.readouterr().err
 
 
 def test_every_public_name_is_there():

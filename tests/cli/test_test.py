@@ -96,12 +96,8 @@ def test_what_is_no_checkpoint_is_refused_without_wrong_advice(
     assert "--allow-pickle" not in line
 
 
-@pytest.mark.parametrize(
-    "value", ["^a", [["^a"]], [["a", "\\2"]], [["(a+)+$", ""]], [["a", ""]] * 101]
-)
-def test_wrong_or_boundless_revisions_are_refused_with_their_place(
-    config, train, value
-):
+@pytest.mark.parametrize("value", ["^a", [["^a"]], [["a", "\\2"]]])
+def test_wrong_revisions_are_refused_with_their_place(config, train, value):
     status, _, err = train(config(revise_keys=value), "--work-dir", "run")
     assert status == 2
     assert "small.yaml" in err

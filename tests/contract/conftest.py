@@ -10,6 +10,15 @@ import pytest
 
 from devrun.devices.resolve import register_device
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/plugin_device"
+
+
+def pytest_collection_modifyitems(items):
+    """What starts processes of its own takes half a minute on two busy cores."""
+    for item in items:
+        if item.name == "test_several_processes_train_as_one":
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def plugins(tmp_path_factory):
@@ -25,7 +34,10 @@ def plugins(tmp_path_factory):
         "[devrun.devices]\nmirror = toy_device:MirrorAdapter\n"
     )
     sys.path.insert(0, str(site))
+    sys.path.insert(0, str(EXAMPLE))
     register_device("toy", "toy_device:ToyAdapter", force=True)
+    register_device("cores", "devrun_cores:CoresAdapter", force=True)
     yield site
-    sys.path.remove(str(site))
-    sys.modules.pop("toy_device", None)
+    for path, module in ((site, "toy_device"), (EXAMPLE, "devrun_cores")):
+        sys.path.remove(str(path))
+        sys.modules.pop(module, None)

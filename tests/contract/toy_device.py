@@ -35,7 +35,10 @@ class ToyAdapter(EagerAdapter):
 
 
 class MirrorAdapter(DeviceAdapter):
-    """A device that owns the weights: the host's copy is stale until it is synced."""
+    """A device that owns the weights and a random stream of its own.
+
+    The host's copy of the weights is stale until it is synced.
+    """
 
     name = "mirror"
     capabilities = frozenset(
@@ -47,10 +50,15 @@ class MirrorAdapter(DeviceAdapter):
         self._optimizer: Any = None
         self._host_optimizer: Any = None
         self._policy = UpdatePolicy()
+        self._stream = torch.Generator().get_state()
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return None
+
+    @classmethod
+    def list_devices(cls) -> tuple[DeviceInfo, ...]:
+        return (DeviceInfo("one mirror", None, ("fp32",)),)
 
     @classmethod
     def from_config(cls, cfg: Mapping[str, Any]) -> MirrorAdapter:
@@ -62,6 +70,7 @@ class MirrorAdapter(DeviceAdapter):
     def setup(self, seed: int | None) -> None:
         if seed is not None:
             torch.manual_seed(seed)
+            self._stream = torch.Generator().manual_seed(seed).get_state()
 
     def prepare(
         self, model: nn.Module, optimizer: Any, policy: UpdatePolicy
@@ -91,6 +100,13 @@ class MirrorAdapter(DeviceAdapter):
     ) -> StepOutput:
         if on_grads is not None:
             raise UnsupportedFeatureError("device 'mirror' gives no gradients away")
+        with torch.random.fork_rng():
+            torch.set_rng_state(self._stream)
+            outputs = self._update(model, batch, optimizer)
+            self._stream = torch.get_rng_state()
+        return outputs
+
+    def _update(self, model: Any, batch: Any, optimizer: Any) -> StepOutput:
         parts = batch if isinstance(batch, MicroBatches) else [batch]
         total = batch_size_of(batch)
         self._model.train(model.training)
@@ -136,6 +152,12 @@ class MirrorAdapter(DeviceAdapter):
 
     def check_finite(self, model: Any = None) -> None:
         """Not watched here."""
+
+    def rng_state(self) -> dict[str, Any]:
+        return {"stream": self._stream}
+
+    def set_rng_state(self, state: Mapping[str, Any]) -> None:
+        self._stream = state["stream"]
 
     def teardown(self) -> None:
         self._model = self._optimizer = self._host_optimizer = None

@@ -174,10 +174,10 @@ def test_the_update_table_has_every_argument_of_the_optimizer_hook():
 
 
 def test_the_device_options_are_those_of_the_adapters():
-    from devrun.devices.options import IndexedOptions
+    from devrun.devices.generic import GenericOptions
 
     rows = table("docs/devices.md", "option", "values")
-    fields = [field.name for field in dataclasses.fields(IndexedOptions)]
+    fields = [field.name for field in dataclasses.fields(GenericOptions)]
     assert [codes(row[0])[0] for row in rows] == fields
 
 

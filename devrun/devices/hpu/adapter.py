@@ -15,13 +15,14 @@ from torch import nn
 from devrun.data.prepared import PreparedLoader
 from devrun.devices.base import DeviceInfo
 from devrun.devices.capture import Finding
+from devrun.devices.compiling import compile_in_place
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.fused import converted, fused_clip
 from devrun.devices.hpu.lazy import GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
-from devrun.devices.placement import compile_in_place, move_together
+from devrun.devices.placement import move_together
 from devrun.devices.update import UpdateRule
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule

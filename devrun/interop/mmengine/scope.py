@@ -12,18 +12,14 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-from devrun.construct import Buildable, call, check_call, where
+from devrun.construct import Buildable, check_call, where
 from devrun.dist import gather_objects
-from devrun.errors import ConfigError, DevrunError
-from devrun.interop.mmengine.hooks import (
-    EngineHook,
-    ParamSchedulerHook,
-    PreciseBNHook,
-)
+from devrun.errors import ConfigError
+from devrun.interop.mmengine.hooks import EngineHook, ParamSchedulerHook, PreciseBNHook
 from devrun.interop.mmengine.step import Stacked
 from devrun.interop.packages import (
     SCOPES,
-    explained,
+    built_by,
     imported,
     in_dicts,
     mend_numpy,
@@ -117,19 +113,14 @@ class EngineScope:
         own_dict = import_module("mmengine.config").ConfigDict
         given = {key: in_dicts(own_dict, value) for key, value in args.items()}
 
-        def built(**_: Any) -> Any:
+        def make() -> Any:
             with self._default():
                 made = target(**given)
                 if kind == "dataset" and hasattr(made, "full_init"):
                     made.full_init()
                 return made
 
-        built.__name__ = name
-        try:
-            return call(built, args, cfg)
-        except DevrunError as error:
-            told = explained(error, cfg, self.name, self._known)
-            raise told from error.__cause__
+        return built_by(make, name, args, cfg, self.name, self._known)
 
     def _chain(self, kind: str) -> Iterable[Any]:
         """The package's registry and those it inherits from."""

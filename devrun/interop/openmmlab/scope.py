@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from devrun.blame import cause_of
 from devrun.construct import Buildable, call, check_call
-from devrun.errors import ConfigError, DevrunError
+from devrun.errors import ConfigError
 from devrun.interop.openmmlab import hooks
 from devrun.interop.packages import (
     SCOPES,
-    explained,
+    built_by,
     imported,
     in_dicts,
     mend_numpy,
@@ -108,19 +108,9 @@ class MmcvScope:
         if kind not in _NESTED:
             return call(target, args, cfg)
         check_call(target, args, cfg)
-        make = self._builder(kind)
         section = in_dicts(import_module("mmcv").ConfigDict, {"type": name, **args})
-
-        def built(**_: Any) -> Any:
-            return make(section)
-
-        built.__name__ = name
-        try:
-            made = call(built, args, cfg)
-        except DevrunError as error:
-            known = partial(self._known, kind)
-            told = explained(error, cfg, self.name, known)
-            raise told from error.__cause__
+        make = partial(self._builder(kind), section)
+        made = built_by(make, name, args, cfg, self.name, partial(self._known, kind))
         if kind == "dataset":
             ignore_others(made)
             explain_evaluate(made)

@@ -29,8 +29,7 @@ class Sizes:
 
     def __init__(self, cfg: Any, settings: IPUSettings) -> None:
         training = settings.training
-        section = training.get("Training") or {}
-        own = section.get("gradientAccumulation")
+        own = training.get("Training.gradientAccumulation")
         update = cfg.get("optimizer_config") or {}
         options = loader_options(cfg["data"], "train")
         self.micro = options.get("samples_per_gpu") or 1

@@ -1,0 +1,170 @@
+"""A fault in any method of an adapter is caught by the conformance suite."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+
+from devrun.devices import resolve
+from devrun.devices.base import DataShare, DeviceAdapter
+from devrun.step import UpdatePolicy
+from devrun.testing import AdapterConformance
+from tests.contract.toy_device import MirrorAdapter, ToyAdapter
+
+Suite = AdapterConformance
+LOSSES = Suite.test_losses_and_weights_are_those_of_a_plain_loop
+HERE = Suite.test_it_says_what_is_here
+OPTION = Suite.test_an_unknown_option_is_refused_and_the_config_left_alone
+ON_DEVICE = Suite.test_an_update_is_done_on_the_device
+SEED = Suite.test_a_seed_repeats_a_run
+PRECISION = Suite.test_a_precision_is_taken_or_refused
+ORDER = Suite.test_the_order_of_the_data_follows_its_seed
+PARTS = Suite.test_accumulation_equals_the_big_batch
+OUTPUTS = Suite.test_outputs_are_detached_and_complete
+EVALUATION = Suite.test_evaluation_changes_nothing_and_gives_predictions
+FINITE = Suite.test_a_nan_is_found_before_a_save_at_the_latest
+MODULE = Suite.test_the_users_module_comes_back_however_it_is_wrapped
+STATE = Suite.test_state_goes_to_another_model
+NUMBERS = Suite.test_its_numbers_and_its_state_tell_of_updates_left_out
+RANDOM = Suite.test_its_random_stream_goes_back_to_where_it_was
+TEARDOWN = Suite.test_teardown_leaves_the_process_as_it_was
+
+
+def gives(value):
+    """Does nothing but give that."""
+    return lambda method, self, *args, **kwargs: value
+
+
+def breaks(method, self, *args, **kwargs):
+    raise RuntimeError("the driver has no such call")
+
+
+def forgets_a_part(method, self, model, batch, *rest):
+    return method(self, model, type(batch)(batch[:-1]), *rest)
+
+
+def stays_attached(method, self, *args):
+    outputs = method(self, *args)
+    outputs["loss"] = outputs["loss"].clone().requires_grad_()
+    return outputs
+
+
+def trains_on(method, self, model, *rest):
+    for param in self.unwrap_model(model).parameters():
+        param.data.add_(1)
+    return method(self, model, *rest)
+
+
+def guesses(method, self, *args):
+    outputs = method(self, *args)
+    return type(outputs)(outputs, predictions=outputs["predictions"] * 2)
+
+
+def drops_the_policy(method, self, model, optimizer, policy):
+    return method(self, model, optimizer, UpdatePolicy())
+
+
+def ignores_the_seed(method, self, loader, *, training, seed=None):
+    return method(self, loader, training=training, seed=1)
+
+
+def gives_the_wrapper(method, self, model):
+    return model
+
+
+def names_by_position(method, self, *args):
+    tree = method(self, *args)
+    return {**tree, "state": dict(enumerate(tree["state"].values()))}
+
+
+def looks_at_losses_only(method, self, model=None):
+    return method(self)
+
+
+FAULTS = [
+    (HERE, MirrorAdapter, "unavailable_reason", gives("switched off")),
+    (HERE, ToyAdapter, "list_devices", gives(())),
+    (HERE, ToyAdapter, "probes", gives(None)),
+    (HERE, ToyAdapter, "data_share", gives(DataShare(0, 2))),
+    (OPTION, ToyAdapter, "from_config", lambda method, cls, cfg: cls()),
+    (SEED, ToyAdapter, "setup", gives(None)),
+    (ON_DEVICE, ToyAdapter, "clam", breaks),  # so the base's claims the host
+    (PRECISION, ToyAdapter, "prepare", drops_the_policy),
+    (ORDER, ToyAdapter, "prepare_dataloader", ignores_the_seed),
+    (PARTS, ToyAdapter, "train_step", forgets_a_part),
+    (OUTPUTS, ToyAdapter, "train_step", stays_attached),
+    (EVALUATION, ToyAdapter, "eval_step", trains_on),
+    (EVALUATION, ToyAdapter, "eval_step", guesses),
+    (FINITE, ToyAdapter, "check_finite", gives(None)),
+    (FINITE, ToyAdapter, "check_finite", looks_at_losses_only),
+    (MODULE, ToyAdapter, "unwrap_model", gives_the_wrapper),
+    (STATE, MirrorAdapter, "model_state", gives({})),
+    (STATE, MirrorAdapter, "load_model_state", gives(None)),
+    (STATE, ToyAdapter, "optimizer_state", names_by_position),
+    (STATE, ToyAdapter, "load_optimizer_state", gives(int)),
+    (ON_DEVICE, MirrorAdapter, "sync_to_host", gives(None)),
+    (STATE, MirrorAdapter, "sync_to_device", gives(None)),
+    (NUMBERS, ToyAdapter, "stats", gives({})),
+    (NUMBERS, MirrorAdapter, "stats", gives({"peak_mib": math.nan})),
+    (LOSSES, MirrorAdapter, "empty_cache", breaks),
+    (LOSSES, MirrorAdapter, "synchronize", breaks),
+    (NUMBERS, ToyAdapter, "state_dict", gives({})),
+    (NUMBERS, ToyAdapter, "load_state_dict", gives(None)),
+    (RANDOM, MirrorAdapter, "rng_state", gives({})),
+    (RANDOM, MirrorAdapter, "set_rng_state", gives(None)),
+    (TEARDOWN, MirrorAdapter, "teardown", gives(None)),
+]
+
+
+def faulty(adapter, name, fault):
+    """A subclass whose method of that name goes through `fault`."""
+    kind, method = vars(DeviceAdapter).get(name), getattr(adapter, name, None)
+    method = getattr(method, "__func__", method)
+
+    def planted(self, *args, **kwargs):
+        return fault(method, self, *args, **kwargs)
+
+    wrap = type(kind) if isinstance(kind, (classmethod, property)) else lambda f: f
+    return type("Faulty", (adapter,), {name: wrap(planted)})
+
+
+@pytest.fixture
+def conforms(monkeypatch):
+    """Does one test of the suite for an adapter class."""
+
+    def run(adapter, test):
+        monkeypatch.setitem(resolve._registered, "faulty", adapter)
+        suite, taken = Suite(), inspect.signature(test).parameters
+        suite.device = "faulty"
+        given = {"sizes": (4, 4, 4)} if "sizes" in taken else {}
+        if "adapter" in taken:
+            given["adapter"] = adapter.from_config({})
+            given["adapter"].setup(0)
+        test(suite, **given)
+
+    return run
+
+
+@pytest.mark.parametrize(("test", "adapter", "method", "fault"), FAULTS)
+def test_a_planted_fault_is_caught(conforms, test, adapter, method, fault):
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        conforms(faulty(adapter, method, fault), test)
+
+
+@pytest.mark.parametrize("adapter", [ToyAdapter, MirrorAdapter])
+def test_without_a_fault_those_tests_pass(conforms, adapter, monkeypatch):
+    monkeypatch.setattr(Suite, "torch_device", "cpu")
+    for test in {row[0] for row in FAULTS if row[1] is adapter}:
+        conforms(adapter, test)
+
+
+def test_no_public_method_is_without_a_fault():
+    public = {
+        name
+        for name, value in vars(DeviceAdapter).items()
+        if not name.startswith("_")
+        and (callable(value) or isinstance(value, (classmethod, property)))
+    }
+    assert public == {row[2] for row in FAULTS} - {"clam"}

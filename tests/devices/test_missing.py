@@ -1,0 +1,94 @@
+"""A plug-in's device under its name, and what it has no kernel for.
+
+The emulated Gaudi stands for it: to torch it is such a device.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from devrun.devices.generic import MPSAdapter
+from devrun.errors import ConfigError
+from tests.support import zygote
+
+EMULATORS = Path(__file__).resolve().parents[2] / "devrun/emulators"
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(EMULATORS)!r})
+import torch
+import habana_frameworks.torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, TensorDataset
+from devrun import EpochBasedRunner
+from devrun.errors import DeviceUnavailableError
+
+LACKED = ("aten::relu_", "aten::threshold_backward")
+
+class Lacking(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in LACKED and args[0].device.type == "hpu":
+            raise NotImplementedError(func._schema.name)
+        return func(*args, **(kwargs or dict()))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        torch.relu_(hidden)
+        return self.last(hidden)
+
+def weights(device):
+    torch.manual_seed(0)
+    net, data = Net(), TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
+    runner = EpochBasedRunner(
+        net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        loss=nn.CrossEntropyLoss(), max_epochs=2, device=device)
+    loader = DataLoader(data, batch_size=4)
+    runner.run([loader, loader], [("train", 1), ("val", 1)])
+    return [param.detach().cpu() for param in net.parameters()]
+
+with Lacking():
+    try:
+        weights("accelerator")
+    except DeviceUnavailableError as error:
+        print("error:", error)
+    mine = weights(dict(type="accelerator", fallback="cpu"))
+print("equal:", all(map(torch.equal, mine, weights("cpu"))))
+"""
+
+
+def test_what_has_no_kernel_is_named_at_once_or_done_on_the_host(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = zygote.run([program], cwd=tmp_path)
+    said = [line for line in done.stdout.splitlines() if line.startswith("error")]
+    place = f"{program}:{PROGRAM.splitlines().index('        torch.relu_(hidden)') + 1}"
+    assert said == [
+        "error: device 'accelerator' has no kernel for "
+        f"aten::relu_ ({place}), aten::threshold_backward ({place}): use other "
+        "operators, or set device: {type: accelerator, fallback: cpu}, which has the "
+        "host do them"
+    ], done.stderr
+    assert "equal: True" in done.stdout, done.stderr
+    assert (done.stdout + done.stderr).count("the host does them") == 1
+
+
+def test_a_plugged_in_device_is_known_by_its_name(tmp_path):
+    (tmp_path / "my_plug.py").write_text(
+        "import sys, torch\ntorch.utils.rename_privateuse1_backend('plugged')\n"
+        "torch._register_device_module('plugged', sys.modules[__name__])\n"
+        "def is_available():\n    return False\n"
+    )
+    words = ["-m", "devrun", "devices", "--conformance", "plugged"]
+    done = zygote.run([*words, "--import", "my_plug"], cwd=tmp_path)
+    assert done.returncode == 9
+    assert "the plug-in that brings 'plugged' finds none" in done.stderr
+
+
+def test_a_fallback_is_the_cpu_or_none():
+    with pytest.raises(ConfigError, match="fallback' of device 'mps' must be 'cpu'"):
+        MPSAdapter.from_config({"fallback": "cuda"})
