@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.devices.cuda.probes.frames import line_asking
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.finding import Finding
 from devrun.probes.origins import (
@@ -20,6 +19,7 @@ from devrun.probes.origins import (
     Origins,
     storage_of,
 )
+from devrun.probes.sites import line_asking
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import tensors_in
