@@ -124,7 +124,10 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
             for tensor in _plain(value):
                 site, line = assigned(kind, name)
                 what = f"{kind.__name__}.{name}"
-                tag(tensor, Host(what, site, _as_buffer(line, name)))
+                remedy = "a buffer of each: self.register_buffer"
+                if isinstance(value, Tensor):
+                    remedy = _as_buffer(line, name)
+                tag(tensor, Host(what, site, remedy))
             for tensor in _hidden(value):
                 site, _ = assigned(kind, name)
                 remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"

@@ -285,17 +285,19 @@ def built_on_host() -> Host | None:
 
 
 def with_argument(line: str, name: str, value: str) -> str | None:
-    """`line` with `device=value` in its call of `name`; None if it is not whole."""
+    """`line` with `device=value` in its calls of `name`; None if it is not whole."""
     try:
         tree = ast.parse(line)
     except SyntaxError:
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) == name:
-            keyword = ast.keyword("device", ast.parse(value, mode="eval").body)
-            node.keywords.append(keyword)
-            return unparsed(tree)
-    return None
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = [node for node in nodes if _name(node.func) == name]
+    for call in calls:
+        if name == "from_numpy":  # which has no such argument
+            call.func = ast.parse("torch.as_tensor", mode="eval").body
+        device = ast.parse(value, mode="eval").body
+        call.keywords.append(ast.keyword("device", device))
+    return unparsed(tree) if calls else None
 
 
 def _name(node: ast.expr) -> str:
