@@ -21,7 +21,7 @@ from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.loading import LoadingProbe
-from devrun.rehearsal.check.requests import probes_of
+from devrun.rehearsal.check.requests import bring, probes_of
 from devrun.rehearsal.check.resume import Updates, differences
 from devrun.rehearsal.check.training import GradientsProbe, HooksProbe, SavingProbe
 from devrun.runners.training import Training
@@ -58,6 +58,7 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
     kinds: list[type[Probe]] = [HardWired]
     if request.first:
         kinds += LoadingProbe, HooksProbe, GradientsProbe, SavingProbe, LastBatch
+    bring([request.device], request.grants)
     kinds += probes_of(request.device).of_config
     return [kind(request, note) for kind in kinds]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from devrun.config.imports import import_named
 from devrun.config.loader import DELETE
 from devrun.device_facts import FACTS
 from devrun.devices.resolve import adapter_class, available_devices, device_names
@@ -26,6 +27,7 @@ def requests(
         UnknownNameError: no such device.
         DeviceUnavailableError: it is not here, and has no emulator.
     """
+    bring(devices, grants)
     here = {row.name: row for row in available_devices()}
     found: list[Request] = []
     for device in devices or usual():
@@ -44,6 +46,12 @@ def requests(
             one = replace(one, torch_device=probes.torch_device, first=not found)
             found.append(one)
     return found
+
+
+def bring(devices: Sequence[str], grants: Grants) -> None:
+    """Import the user's modules now, where one must bring a device of `devices`."""
+    if set(devices) - set(device_names()):
+        import_named(grants.imports, grants.file)
 
 
 def usual() -> list[str]:
