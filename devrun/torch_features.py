@@ -49,12 +49,6 @@ def is_compiling() -> bool:
     return not lacks("2.1") and torch.compiler.is_compiling()
 
 
-def distributed_error() -> type[Exception]:
-    """What is raised where processes do not meet; of no type of its own in 2.0."""
-    found: type[Exception] = getattr(torch.distributed, "DistError", RuntimeError)
-    return found
-
-
 def has_backend(name: str) -> bool:
     """Whether processes can exchange through it."""
     if not lacks("2.1"):

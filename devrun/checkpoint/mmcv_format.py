@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,32 +149,6 @@ def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
     kept = next((v for name, v in states if str(name).endswith(EMA_STATE)), None)
     weights = kept.get("model") if isinstance(kept, Mapping) else None
     return weights if isinstance(weights, Mapping) else None
-
-
-def apart(
-    weights: Mapping[str, Any], own: Collection[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights of an MMCV model, and those that its EMAHook put beside them.
-
-    There they are buffers of the model, `ema_layer_0_weight` for `layer.0.weight`.
-
-    Args:
-        own: names in the model itself.
-
-    Returns:
-        both under the model's names; the second is empty where there are none.
-    """
-    beside = {name: f"ema_{name.replace('.', '_')}" for name in weights}
-    beside = {
-        name: twin
-        for name, twin in beside.items()
-        if twin in weights and twin not in own
-    }
-    twins = set(beside.values())
-    return (
-        {name: value for name, value in weights.items() if name not in twins},
-        {name: weights[twin] for name, twin in beside.items()},
-    )
 
 
 FORMATS = {"mmcv": ".pth", "torch": ".pth", "safetensors": ".safetensors"}

@@ -14,6 +14,7 @@ from devrun.cli.flags import add_config_flags, read_config
 from devrun.cli.parser import switch
 from devrun.config import check_config
 from devrun.config.dump import to_plain
+from devrun.config.loader import extension
 from devrun.config.tree import children, origin_of
 from devrun.place import Origin, dotted
 from devrun.text import aligned
@@ -22,13 +23,21 @@ from devrun.text import aligned
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     switch(parser, "--plain", "as a config file, without where values are from")
+    out = "write that file: a .py, .yaml or .json, such as of one of MMEngine's"
+    parser.add_argument("-o", "--out", metavar="FILE", help=out)
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
-    """Print it as `devrun train` would use it."""
+    """Print or write it as `devrun train` would use it."""
+    if args.out is not None:
+        extension(args.out)
     cfg = read_config(args)
     check_config(cfg)
+    if args.out is not None:
+        cfg.dump(args.out)
+        say(f"wrote {args.out}")
+        return 0
     if args.plain:
         say((cfg.dump() or "").rstrip("\n"))
         return 0

@@ -20,6 +20,9 @@ from devrun.launchers import LAUNCHERS
 from devrun.network import downloads_allowed
 from devrun.trust import granted
 
+_OF_REPLICAS = "ipu"
+"""The device that `--ipu-replicas` means."""
+
 
 def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `devrun train`, in the groups that its help shows."""
@@ -33,13 +36,15 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_device_flags(group: argparse._ActionsContainer) -> None:
     """The flags that say where to run; `shared_overrides` reads them."""
-    add = group.add_argument
-    add("--device", type=_word, metavar="D", help="cpu, cuda:1, auto (devrun devices)")
-    add("--ipu-replicas", type=positive, metavar="N", help="ipu with N replicas")
-    add("--gpu-id", type=index, metavar="N", help="MMCV's flag: --device cuda:N")
+    one = group.add_mutually_exclusive_group().add_argument
+    one("--device", type=_word, metavar="D", help="cpu, cuda:1, auto (devrun devices)")
+    gpu: dict[str, Any] = {"dest": "device", "metavar": "N"}
+    one("--gpu-id", type=_gpu, **gpu, help="MMCV's flag: --device cuda:N")
     older = "of MMCV's older tools; the first is taken"
-    add("--gpu-ids", type=index, nargs="+", metavar="N", help=older)
-    add("--gpus", type=positive, metavar="N", help="the same; one GPU is taken")
+    one("--gpu-ids", type=_gpu, nargs="+", action=_First, **gpu, help=older)
+    one("--gpus", type=_any_gpu, **gpu, help="the same; one GPU is taken")
+    add = group.add_argument
+    add("--ipu-replicas", type=positive, metavar="N", help="ipu with N replicas")
     switch(group, "--emulate", "run on the device's emulator")
     many = "start N processes, each with a device; auto: as many as are here"
     add("--num-devices", type=number_or_auto, metavar="N|auto", help=many)
@@ -237,30 +242,22 @@ def device_entry(args: argparse.Namespace, configured: Any) -> Any:
     given = (
         dict(configured) if isinstance(configured, Mapping) else {"type": configured}
     )
-    implied = _implied(args)
-    asked = args.device
-    for flag, name, _ in implied:
-        if asked not in (None, name, _type(name)):
+    asked, replicas = args.device, args.ipu_replicas
+    if replicas is not None:
+        if asked not in (None, _OF_REPLICAS):
             raise ConfigError(
-                f"--device {asked} and {flag} clash: {flag} means --device {name}; "
-                "give one of them"
+                f"--device {asked} and --ipu-replicas {replicas} clash: the second "
+                f"means --device {_OF_REPLICAS}; give one of them"
             )
-    if len(implied) > 1:
-        raise ConfigError(
-            f"{implied[0][0]} and {implied[1][0]} clash; give one of them"
-        )
-    if implied:
-        asked = implied[0][1]
+        asked = _OF_REPLICAS
     if asked is not None:
         same = _type(asked) == _type(str(given.get("type", asked)))
         given = {**(given if same else {}), "type": asked}
-        for flag, _, options in implied:
-            for key, value in options.items():
-                if given.setdefault(key, value) != value:
-                    raise ConfigError(
-                        f"{flag} and device.{key} of the config, {given[key]!r}, "
-                        "clash; give one of them"
-                    )
+    if replicas is not None and given.setdefault("replicas", replicas) != replicas:
+        raise ConfigError(
+            f"--ipu-replicas {replicas} and device.replicas of the config, "
+            f"{given['replicas']!r}, clash; give one of them"
+        )
     if args.emulate:
         given["emulate"] = True
     return given["type"] if given.keys() == {"type"} else given
@@ -283,24 +280,24 @@ def left_out(args: argparse.Namespace, configured: Any) -> str | None:
     )
 
 
-def _implied(args: argparse.Namespace) -> list[tuple[str, str, dict[str, Any]]]:
-    """(flag, device it means, options it sets) for each flag that names a device."""
-    first = args.gpu_ids[0] if args.gpu_ids else None
-    flags: tuple[tuple[str, Any, str, dict[str, Any]], ...] = (
-        ("--ipu-replicas", args.ipu_replicas, "ipu", {"replicas": args.ipu_replicas}),
-        ("--gpu-id", args.gpu_id, f"cuda:{args.gpu_id}", {}),
-        ("--gpu-ids", first, f"cuda:{first}", {}),
-        ("--gpus", args.gpus, "cuda", {}),
-    )
-    return [
-        (f"{flag} {given}", device, options)
-        for flag, given, device, options in flags
-        if given is not None
-    ]
-
-
 def _type(name: str) -> str:
     return name.split(":")[0]
+
+
+def _gpu(text: str) -> str:
+    return f"cuda:{index(text)}"
+
+
+def _any_gpu(text: str) -> str:
+    positive(text)
+    return "cuda"
+
+
+class _First(argparse.Action):
+    """Keeps the first of the values."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, *_: Any) -> None:
+        setattr(namespace, self.dest, values[0])
 
 
 def _repeated(metavar: str) -> dict[str, Any]:

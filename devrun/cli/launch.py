@@ -30,7 +30,7 @@ _FILES = {
     "torchrun": "torchrun.sh",
 }
 _AGAIN = ("overwrite", "resume_from")
-_OURS = ("num_devices", "max_restarts", "nnodes", "rdzv_endpoint", "launcher")
+_OURS = ("num_devices", "max_restarts", "launcher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +78,7 @@ def _filled(args: argparse.Namespace, cfg: Any, words: list[str]) -> str:
     device = device if isinstance(device, str) else device.get("type", "auto")
     resource = FACTS.get(device.split(":")[0], DeviceFacts()).resource
     workers = (cfg.get("data") or {}).get("workers_per_gpu")
-    cpus = args.num_devices * (1 + (workers if isinstance(workers, int) else 4))
-    meeting = ' --rdzv-endpoint "$HEAD:$PORT"' if args.nodes > 1 else ""
+    cpus = 1 + (workers if isinstance(workers, int) else 4)
     start = ["--max-restarts", str(args.max_restarts), "-m", "devrun", "train"]
     pod = [*start, *(w.replace("$", "$$") for w in words), "--launcher", "pytorch"]
     # as SLURM and Kubernetes take it: a to z, 0 to 9 and -
@@ -93,7 +92,6 @@ def _filled(args: argparse.Namespace, cfg: Any, words: list[str]) -> str:
         words=shlex.join(words),
         cpus=cpus,
         gres=f"#SBATCH --gres=gpu:{args.num_devices}\n" if resource else "",
-        meeting=meeting,
         limits=json.dumps({resource: args.num_devices} if resource else {}),
         args=json.dumps(pod),
     )

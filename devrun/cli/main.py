@@ -28,7 +28,6 @@ COMMANDS = {
     "explain": "say what a key or a type is",
     "config": "print a config as it is used, and where each value is from",
     "schema": "print the JSON schema of configs, for editors",
-    "convert": "write an MMEngine-style config as one of devrun's",
     "launch": "print a job file for a training",
     "emulate": "run a program on the SDKs' emulators",
 }

@@ -40,10 +40,6 @@ class RunRecord:
         if self._path is not None:
             write_facts(self._path, self.facts)
 
-    def text(self) -> str:
-        """The facts as lines of `name: value`."""
-        return "\n".join(f"{name}: {value}" for name, value in self.facts.items())
-
     def finish(self, status: str, exit_code: int, **facts: Any) -> None:
         """Write how the run ended and how long it took."""
         self.write(

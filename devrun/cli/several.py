@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -22,17 +21,12 @@ from devrun.text import escape_lines
 if TYPE_CHECKING:
     from devrun.parallel.failure import RankError
 
-_NODES = re.compile(r"([1-9]\d{0,4})(?::([1-9]\d{0,4}))?")
-_ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]+):(\d{1,5})")
-
 
 def add_launch_flags(group: argparse._ArgumentGroup) -> None:
-    """What goes with `--num-devices`: restarts, and other machines."""
+    """What goes with `--num-devices`."""
     add = group.add_argument
     again = "how often a failed process makes all start again, from the newest save"
     add("--max-restarts", type=small, metavar="N", help=again)
-    add("--nnodes", type=_nodes, metavar="A[:B]", help="machines: A to B take part")
-    add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="where they meet")
 
 
 def to_launch(args: argparse.Namespace) -> bool:
@@ -41,11 +35,10 @@ def to_launch(args: argparse.Namespace) -> bool:
     Raises:
         ConfigError: the flags contradict each other, or what started this process.
     """
-    names = ("max_restarts", "nnodes", "rdzv_endpoint")
-    given = [name for name in names if vars(args).get(name) is not None]
-    if launched_since() is not None or not (given or args.num_devices not in (None, 1)):
+    again = vars(args).get("max_restarts") is not None
+    if launched_since() is not None or not (again or args.num_devices not in (None, 1)):
         return False
-    flag = "--" + (given[0] if given else "num_devices").replace("_", "-")
+    flag = "--max-restarts" if again else "--num-devices"
     if args.launcher not in (None, "none"):
         raise ConfigError(
             f"{flag} and --launcher {args.launcher} clash: one starts the processes, "
@@ -56,19 +49,7 @@ def to_launch(args: argparse.Namespace) -> bool:
             f"{flag} would start processes, and RANK and WORLD_SIZE say that this is "
             "one of several already: leave the flag out, or those variables"
         )
-    _, most = vars(args).get("nnodes") or (1, 1)
-    if (most > 1) != ("rdzv_endpoint" in given):
-        raise ConfigError(
-            "several machines need --nnodes A[:B] and --rdzv-endpoint HOST:PORT, the "
-            "same on each of them: give both, or neither"
-        )
     return True
-
-
-def takes_more_or_fewer(args: argparse.Namespace) -> bool:
-    """Whether machines may leave the run and come back."""
-    least, most = args.nnodes or (1, 1)
-    return bool(least < most)
 
 
 def go_on(args: argparse.Namespace) -> None:
@@ -87,8 +68,6 @@ def go_on(args: argparse.Namespace) -> None:
     if any(each.manifest and each.manifest.created >= since for each in saved):
         args.resume_from, args.overwrite = "auto", False
         args.load_from = args.allow_pickle = None
-        # more or fewer machines mean another size of the updates
-        args.allow_changes = args.allow_changes or takes_more_or_fewer(args)
 
 
 def launch_command(
@@ -100,11 +79,10 @@ def launch_command(
         work_dir: of all of them, where the command has one.
     """
     from devrun.parallel.failure import RankError  # torch
-    from devrun.parallel.launch import Launch, launch
+    from devrun.parallel.launch import launch
 
-    flag = vars(args).get  # `test` and `predict` have only --num-devices
-    restarts, nodes = flag("max_restarts") or 0, flag("nnodes") or (1, 1)
-    how = Launch(_processes(args, cfg), restarts, nodes, flag("rdzv_endpoint"))
+    # `test` and `predict` have only --num-devices
+    restarts, count = vars(args).get("max_restarts") or 0, _processes(args, cfg)
 
     def tell(failure: RankError, number: int) -> None:
         complain(f"{failure}; all start again ({number} of {restarts})", "warning")
@@ -113,7 +91,7 @@ def launch_command(
     place = [] if work_dir is None else ["--work-dir", work_dir]
     try:
         with TakenDown() as signals:
-            launch([command, *place, *rest], how, signals, tell)
+            launch([command, *place, *rest], count, restarts, signals, tell)
     except RankError as error:
         _keep_stacks(error.stacks, work_dir)
         raise
@@ -156,23 +134,3 @@ def number_or_auto(text: str) -> int | str:
             f"{text!r} is neither a number of 1 or more nor 'auto'"
         )
     return int(text)
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    found = _NODES.fullmatch(text)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    if least > most:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a number of machines nor LEAST:MOST"
-        )
-    return least, most
-
-
-def _endpoint(text: str) -> str:
-    found = _ENDPOINT.fullmatch(text)
-    if found is None or not 0 < int(found[2]) < 2**16:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no HOST:PORT; take a machine that all reach, and a free port "
-            "of it, such as node0:29500"
-        )
-    return text

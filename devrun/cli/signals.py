@@ -144,15 +144,11 @@ class StopSignals(_Watching):
 
 
 class TakenDown(_Watching):
-    """Context manager that keeps what signals came, for processes to be given them.
-
-    While there are none, `raising`, a signal raises StartInterrupted at once.
-    """
+    """Context manager that keeps what signals came, for processes to be given them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.received: list[signal.Signals] = []
-        self.raising = True
 
     def interrupt(self) -> None:
         """Raise if a signal came."""
@@ -166,8 +162,6 @@ class TakenDown(_Watching):
             if name in self.received:
                 return
         self.received.append(name)
-        if self.raising:
-            self.interrupt()
 
 
 def _too_early(number: signal.Signals) -> StartInterrupted:

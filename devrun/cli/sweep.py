@@ -87,7 +87,6 @@ def _run_all(runs: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
     ended: dict[Path, int] = {}
     running: dict[Path, subprocess.Popen[bytes]] = {}
     with TakenDown() as signals:
-        signals.raising = False
         told = 0
         while running or (waiting and not signals.received):
             while waiting and len(running) < jobs and not signals.received:

@@ -25,12 +25,7 @@ from devrun.cli.flags import (
 )
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
-from devrun.cli.several import (
-    go_on,
-    launch_command,
-    takes_more_or_fewer,
-    to_launch,
-)
+from devrun.cli.several import go_on, launch_command, to_launch
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import (
@@ -78,10 +73,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     join_launcher()
     go_on(args)
     launches = to_launch(args)
-    # a machine that comes back to a run finds it in the work_dir
-    plan = _plan(args, joins=launches and takes_more_or_fewer(args))
+    plan = _plan(args)
     if launches:
-        if not (args.rdzv_endpoint or args.dry_run):
+        if not args.dry_run:
             # before rank 0 would find it, and end the rest
             make_writable(plan.work_dir)
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
@@ -94,7 +88,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
                 unlock_directory(session.work_dir)
 
 
-def _plan(args: argparse.Namespace, *, joins: bool = False) -> Plan:
+def _plan(args: argparse.Namespace) -> Plan:
     cfg = read_config(args)
     lost = left_out(args, cfg.get("device"))
     cfg.merge_from_dict(overrides(args, cfg))
@@ -106,7 +100,7 @@ def _plan(args: argparse.Namespace, *, joins: bool = False) -> Plan:
         cfg.get("work_dir"),
         Path(args.config).stem,
         resume_from=cfg.get("resume_from"),
-        overwrite=args.overwrite or args.dry_run or joins,
+        overwrite=args.overwrite or args.dry_run,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
     cfg.freeze()
@@ -145,7 +139,7 @@ def _train(
     from torch.autograd import set_detect_anomaly
 
     from devrun.hooks.simple import OUT_OF_TIME
-    from devrun.log.env import brief, env_text
+    from devrun.log.env import brief
     from devrun.models.layers import layers_of
 
     session.cleanup.enter_context(set_detect_anomaly(args.detect_anomaly))
@@ -158,7 +152,6 @@ def _train(
             world_size=runner.world_size,
         )
         logger.info("environment: %s, seed %d", brief(), runner.seed)
-        logger.debug("Environment:\n%s\n%s", env_text(), record.text())
         if args.summary and plan.main:
             say(layers_of(runner.model))
         signals.attach(runner)

@@ -14,7 +14,7 @@ from devrun.data.datasets.synthetic import SyntheticClassification, SyntheticIma
 from devrun.data.datasets.text import TextCorpus, TextParagraphs
 from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import ConfiguredLoader, LoaderSpec
+from devrun.data.spec import LoaderSpec
 from devrun.data.transforms import build_pipeline
 from devrun.registry import DATASETS, TRANSFORMS
 
@@ -24,7 +24,6 @@ __all__ = [
     "MNIST",
     "TRANSFORMS",
     "ConcatDataset",
-    "ConfiguredLoader",
     "DigitsDataset",
     "HuggingFaceDataset",
     "IDXDataset",

@@ -27,7 +27,6 @@ from torch.utils.data import (
 from devrun.data.facts import column
 from devrun.data.sampler import SampleKey
 from devrun.data.seeded import SeededDataset
-from devrun.data.spec import ConfiguredLoader
 from devrun.errors import ConfigError, ConfigTypeError, DataError, nearest
 
 _OBSERVED = 1000
@@ -156,8 +155,8 @@ def bucketed(
         sizes: `quantiles`, at most `num` that get equally many batches; a list; or
             `longest`: no buckets, each batch is padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
-        group_by_length: make batches of samples of similar length; for a
-            `ConfiguredLoader` that shuffles.
+        group_by_length: make batches of samples of similar length, in a loader that
+            shuffles.
 
     Raises:
         ConfigError: a value out of range, a key that the samples do not have, or
@@ -171,7 +170,7 @@ def bucketed(
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
     padding = _padding(pad, dim)
     if group_by_length:
-        if not isinstance(loader, ConfiguredLoader) or not _shuffles(loader):
+        if type(loader) is not DataLoader or not _shuffles(loader):
             raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
         padded.lengths = _lengths(loader, padding, whole=True)
     grouped: Tensor | None = getattr(padded, "lengths", None)

@@ -16,7 +16,7 @@ from devrun.construct import call, where
 from devrun.data.bucketing import bucketed
 from devrun.data.collate import TransformedBatch, build_collate
 from devrun.data.datasets.wrappers import ConcatDataset, built
-from devrun.data.spec import ConfiguredLoader, check_samples
+from devrun.data.spec import check_samples
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError, nearest
 from devrun.place import Place
 from devrun.registry import Registry
@@ -98,7 +98,7 @@ def build_dataloader(
         check_samples(dataset)
     collate_fn = collate_fn or getattr(dataset, "collate_fn", None)
     sampler = sampler if sampler_cfg is None else sampler_cfg
-    made: DataLoader[Any] = ConfiguredLoader(
+    made: DataLoader[Any] = DataLoader(
         dataset,
         batch_size=samples_per_gpu,
         collate_fn=build_collate(collate_fn),

@@ -1,7 +1,7 @@
 """`LoaderSpec`: what a loader reads, in which order, and how, as one value.
 
-A user gives a torch DataLoader, or a config describes one (`ConfiguredLoader`).
-`LoaderSpec.of` reads either. Anything else, a subclass of the user's included, may
+A user gives a torch DataLoader, or a config describes one.
+`LoaderSpec.of` reads it. Anything else, a subclass of the user's included, may
 do anything, and stays as it is. `PreparedLoader` makes of one or the other what a run
 iterates; a device that reads larger batches (IPU) changes the spec.
 """
@@ -47,17 +47,6 @@ _WORKERS = (
 logger = logging.getLogger("devrun")
 
 
-class ConfiguredLoader(DataLoader[Any]):
-    """A DataLoader with what torch has no option for.
-
-    Attributes:
-        lengths: of all samples, int64 of shape (samples,): similar ones meet in a
-            batch; None where any do.
-    """
-
-    lengths: Tensor | None = None
-
-
 @dataclass(frozen=True)
 class LoaderSpec:
     """A plain DataLoader with the seed and the share of this process."""
@@ -75,7 +64,8 @@ class LoaderSpec:
     seed: int
     """Of the order, and of what a sample draws."""
     lengths: Tensor | None = None
-    """Those of a `ConfiguredLoader`."""
+    """Of all samples, int64 of shape (samples,): similar ones meet in a batch; an
+    attribute of the loader."""
     rank: int = 0
     world_size: int = 1
     training: bool = True
@@ -95,7 +85,7 @@ class LoaderSpec:
 
         `pin_memory` overrides what the loader has.
         """
-        if type(loader) not in (DataLoader, ConfiguredLoader):
+        if type(loader) is not DataLoader:
             return loader
         known = inspect.signature(DataLoader.__init__).parameters  # in_order: torch 2.6
         options = {name: getattr(loader, name) for name in _WORKERS if name in known}

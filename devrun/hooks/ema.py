@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from devrun.checkpoint.mmcv_format import apart
 from devrun.config.numbers import whole_number
 from devrun.errors import CheckpointError, ConfigError
-from devrun.hooks.base import Hook, Priority, get_priority
+from devrun.hooks.base import Hook
 from devrun.parallel.divided import parts_here, whole_state
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -123,34 +122,14 @@ class EMAHook(Hook):
             facts["evaluated_weights"] = f"hooks/{type(self).__name__}/model"
 
     def after_load_checkpoint(self, runner: Run, checkpoint: dict[str, Any]) -> None:
-        """Take the average of an MMCV run as this hook's; say if there is none."""
-        states = checkpoint.setdefault("hooks", {})
+        """Say if it has no average."""
         name = type(self).__name__
-        if name in states:
-            return
-        trained, averaged = apart(checkpoint["model"], runner.model.state_dict())
-        if not averaged:
+        if name not in checkpoint.get("hooks", {}):
             runner.logger.warning(
                 "the checkpoint has no averaged weights: %s begins anew, with the "
                 "trained weights in it",
                 name,
             )
-            return
-        # MMCV's epoch runner exchanges both after an epoch, and its CheckpointHook is
-        # the first of those with priority NORMAL
-        before = get_priority(self.priority) < Priority.NORMAL.value
-        if exchanged := before and runner.max_epochs is not None:
-            changed = {key: trained[key] for key in averaged}
-            trained, averaged = {**trained, **averaged}, changed
-        runner.logger.info(
-            "%s takes its average from an MMCV checkpoint, where the ema_* are the %s "
-            "weights if the hook had the priority it has here, %s",
-            name,
-            "trained" if exchanged else "averaged",
-            self.priority,
-        )
-        checkpoint["model"] = trained
-        states[name] = {"model": {**trained, **averaged}}
 
     def state_dict(self) -> dict[str, Any]:
         """The averaged weights under the model's own names, with all its buffers."""

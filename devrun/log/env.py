@@ -36,8 +36,3 @@ def brief() -> str:
             facts["OS"],
         ]
     )
-
-
-def env_text() -> str:
-    """`collect_env` as lines of `name: value`."""
-    return "\n".join(f"{name}: {value}" for name, value in collect_env().items())

@@ -243,10 +243,3 @@ def _level(level: int | str) -> int:
         number: int = getattr(logging, level.upper())
         return number
     raise UnknownNameError(f"no log level {level!r}; {nearest(str(level), names)}")
-
-
-def silence(name: str) -> None:
-    """Show nothing that another package's logger `name`, and its children, say."""
-    logger = logging.getLogger(name)
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False

@@ -1,43 +1,32 @@
-"""`launch`: one command as several processes, on machines that meet as torchrun's do.
+"""`launch`: one command as several processes of this machine.
 
-torch's rendezvous says which machines take part. A signal reaches each process once and
-they are waited for; when one fails, all start again, or the failure that was the cause
-is told, in one line.
+They meet as those of torchrun do, which starts them on several machines. A signal
+reaches each process once and they are waited for; when one fails, all start again, or
+the failure that was the cause is told, in one line.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousError
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
-
 import devrun
-from devrun.errors import DeviceUnavailableError, RunInterrupted
+from devrun.errors import RunInterrupted
 from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
-from devrun.log.logger import silence
 from devrun.parallel.failure import FINAL, STOPPED, Ended, RankError, cause
-from devrun.torch_features import distributed_error
 
-_TO_ANSWER = 75
-"""Seconds; torch itself waits 60 for the first machine to listen."""
 _TO_FOLLOW = 30.0
 """Seconds that processes have to end in order after the first has."""
 _TO_NOTICE = 5.0
@@ -46,25 +35,10 @@ _TO_LEAVE = 10.0
 """And those that did not, or were told twice to end, until they are killed."""
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How many processes, where, and how often they may be started again."""
-
-    processes: int
-    """Of this machine."""
-    max_restarts: int = 0
-    nodes: tuple[int, int] = (1, 1)
-    """Machines that the run needs, and those that it may have."""
-    endpoint: str | None = None
-    """`HOST:PORT` where the machines meet; None where there is one."""
-
-
 class Signals(Protocol):
     """Where the signals that end a run are taken down."""
 
     received: list[signal.Signals]
-    raising: bool
-    """Whether the next one ends the launch, as there is nobody to pass it on to."""
 
     def interrupt(self) -> None:
         """End the launch if there was one."""
@@ -72,13 +46,15 @@ class Signals(Protocol):
 
 def launch(
     words: Sequence[str],
-    how: Launch,
+    processes: int,
+    max_restarts: int,
     signals: Signals,
     on_restart: Callable[[RankError, int], None],
 ) -> None:
     """Run `devrun WORDS` in several processes; return when all have ended well.
 
     Args:
+        max_restarts: how often they may be started again.
         signals: has taken over those that end a run.
         on_restart: called before all processes start again, with the failure that is
             the reason and the number of this restart.
@@ -86,22 +62,14 @@ def launch(
     Raises:
         RankError: a process has failed, with its status and its own last error.
         RunInterrupted: a signal ended the processes; 75 where they saved.
-        DeviceUnavailableError: the machines do not find each other.
     """
-    silence("torch.distributed.elastic")  # what follows says it in one line
-    # a machine that joins later would look for the shared store of the first start
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     folder = Path(tempfile.mkdtemp(prefix="devrun-ranks-"))
-    failure = None
+    group, failure = _Group(words, processes, folder, signals), None
     try:
-        with ExitStack() as ends, _met(how):
-            meeting = _answered(lambda: get_rendezvous_handler(_meeting(how)))
-            ends.callback(meeting.shutdown)
-            machine = _Machine(words, how, folder, meeting, signals)
-            ends.callback(machine.clear)
-            while (failure := machine.run()) and machine.goes_on(failure):
-                on_restart(failure, machine.restarts)
+        while (failure := group.run()) and group.goes_on(failure, max_restarts):
+            on_restart(failure, group.restarts)
     finally:
+        group.clear()
         if failure is None or not failure.keeps_output:
             shutil.rmtree(folder, ignore_errors=True)
     if failure is not None and failure.exit_code in STOPPED:
@@ -110,52 +78,34 @@ def launch(
         raise failure
 
 
-class _Machine:
-    """The processes of this machine, from meeting to meeting."""
+class _Group:
+    """The processes, from start to start."""
 
     def __init__(
-        self,
-        words: Sequence[str],
-        how: Launch,
-        folder: Path,
-        meeting: Any,
-        signals: Signals,
+        self, words: Sequence[str], count: int, folder: Path, signals: Signals
     ) -> None:
         self._command = [sys.executable, "-m", "devrun", *words]
-        self._how, self._folder = how, folder
-        self._meeting, self._signals = meeting, signals
+        self._count, self._folder, self._signals = count, folder, signals
         self.restarts = 0
-        self._since, self._passed_on, self._first_rank = time.time(), 0, 0
+        self._since, self._passed_on = time.time(), 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
-        self._failure: RankError | None = None
 
     def run(self) -> RankError | None:
-        """Meet, start the processes, and wait for them; the failure, if there is one.
-
-        When machines come or go they meet and start once more.
-        """
-        failed = None
-        while failed is None:
-            try:
-                self._start()
-            except RendezvousError as error:
-                if self._failure is None:
-                    raise
-                # another machine does not start again
-                raise self._failure from error
-            failed = self._wait()
+        """Start the processes and wait for them; the failure, if there is one."""
+        self._signals.interrupt()
+        self._start()
+        failed = self._wait()
         ended = {
-            self._first_rank + n: Ended.of(process.returncode, place, n in failed)
+            n: Ended.of(process.returncode, place, n in failed)
             for n, process in enumerate(self._processes)
             if process.returncode and (place := self._place_of(n))
         }
-        self._failure = cause(ended) if ended else None
-        return self._failure
+        return cause(ended) if ended else None
 
-    def goes_on(self, failure: RankError) -> bool:
+    def goes_on(self, failure: RankError, max_restarts: int) -> bool:
         """Whether all are to start again."""
-        used_up = self.restarts >= self._how.max_restarts
+        used_up = self.restarts >= max_restarts
         self.restarts += 1
         return not (used_up or self._passed_on or failure.exit_code in FINAL)
 
@@ -168,25 +118,14 @@ class _Machine:
                 process.wait(_TO_LEAVE)
 
     def _start(self) -> None:
-        self._signals.raising = True
-        self._signals.interrupt()
-        met = self._meeting.next_rendezvous()
-        self._signals.raising = False
-        self._signals.interrupt()
-        mine = json.dumps([self._how.processes, self._since, self.restarts])
-        met.store.set(f"devrun/machine/{met.rank}", mine)
-        keys = [f"devrun/machine/{each}" for each in range(met.world_size)]
-        told = [json.loads(met.store.get(key)) for key in keys]
-        counts, begun, restarts = zip(*told)
-        self._first_rank, self._since = sum(counts[: met.rank]), min(begun)
         shared = {
-            **_environment(self._how.processes),
+            **_environment(self._count),
             VARIABLE: f"{os.getpid()} {self._since}",
-            "WORLD_SIZE": sum(counts),
-            "LOCAL_WORLD_SIZE": self._how.processes,
-            "MASTER_ADDR": met.bootstrap_store_info.master_addr,
-            "MASTER_PORT": met.bootstrap_store_info.master_port,
-            "TORCHELASTIC_RESTART_COUNT": max(restarts),
+            "WORLD_SIZE": self._count,
+            "LOCAL_WORLD_SIZE": self._count,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": _free_port(),
+            "TORCHELASTIC_RESTART_COUNT": self.restarts,
             "TORCHELASTIC_RUN_ID": "devrun",
         }
         # they inherit the mask: none is to die of a signal that the launcher passes on
@@ -194,8 +133,8 @@ class _Machine:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         try:
             shutil.rmtree(self._folder, ignore_errors=True)
-            number = range(self._how.processes)
-            self._processes = [self._started(each, shared) for each in number]
+            numbers = range(self._count)
+            self._processes = [self._started(number, shared) for number in numbers]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -205,11 +144,11 @@ class _Machine:
         own = {
             **shared,
             "LOCAL_RANK": number,
-            "RANK": self._first_rank + number,
+            "RANK": number,
             "TORCHELASTIC_ERROR_FILE": place / "error.json",
         }
         env = {**os.environ, **{key: str(value) for key, value in own.items()}}
-        # the first process of a machine writes for all; what others write goes to files
+        # the first process writes for all; what others write goes to files
         with ExitStack() as files:
             outputs: dict[str, Any] = {
                 name: files.enter_context((place / name).open("wb"))
@@ -223,9 +162,8 @@ class _Machine:
     def _place_of(self, number: int) -> Path:
         return self._folder / str(number)
 
-    def _wait(self) -> set[int] | None:
-        """The processes that failed by themselves, when all have ended; None where
-        machines wait to join."""
+    def _wait(self) -> set[int]:
+        """The processes that failed by themselves, when all have ended."""
         ending = None
         while True:
             self._pause.wait(0.1)
@@ -236,9 +174,6 @@ class _Machine:
             late = ending is not None and not self._has_time(codes, ending)
             if None not in codes or late:
                 break
-            if not failed and self._others_wait():
-                self._end(signal.SIGTERM)  # they save, if they can
-                return None
         self._end(AT_ONCE if self._passed_on else signal.SIGTERM)
         return failed
 
@@ -270,49 +205,11 @@ class _Machine:
                 process.wait(max(0.0, end - time.monotonic()))
         self.clear()
 
-    def _others_wait(self) -> bool:
-        try:
-            return bool(self._meeting.num_nodes_waiting() > 0)
-        except RendezvousError:  # the machine with the store has ended
-            return False
 
-
-def _meeting(how: Launch) -> RendezvousParameters:
-    alone = how.endpoint is None
-    return RendezvousParameters(
-        backend="c10d",
-        endpoint=how.endpoint or "localhost:0",
-        run_id=uuid.uuid4().hex if alone else "devrun",
-        min_nodes=how.nodes[0],
-        max_nodes=how.nodes[1],
-        local_addr="localhost" if alone else None,
-        **({"is_host": True} if alone else {}),
-    )
-
-
-def _answered(connect: Callable[[], Any]) -> Any:
-    """What `connect` gives, in a thread, as torch waits without end for a program that
-    listens at the port and says nothing.
-
-    Raises:
-        RendezvousError: it takes too long; or what `connect` raises.
-    """
-    found: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            found.set_result(connect())
-        except Exception as error:  # noqa: BLE001 - the other thread raises it
-            found.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        return found.result(_TO_ANSWER)
-    except TimeoutError:
-        raise RendezvousError(
-            f"what listens there did not answer within {_TO_ANSWER} s: it is another "
-            "program; take another port"
-        ) from None
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("localhost", 0))
+        return int(held.getsockname()[1])
 
 
 def _environment(processes: int) -> dict[str, Any]:
@@ -326,17 +223,3 @@ def _environment(processes: int) -> dict[str, Any]:
         paths = [home, os.environ.get("PYTHONPATH", "")]
         found["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return found
-
-
-@contextmanager
-def _met(how: Launch) -> Iterator[None]:
-    """What torch says of a meeting that fails, in one line."""
-    try:
-        yield
-    except (RendezvousError, distributed_error(), ValueError) as error:
-        cause = error.__cause__ or error
-        first = (str(cause).splitlines() or [type(cause).__name__])[0]
-        where = how.endpoint or "this machine"
-        raise DeviceUnavailableError(
-            f"the processes could not meet at {where}: {first:.200}"
-        ) from error

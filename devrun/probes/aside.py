@@ -9,22 +9,16 @@ from typing import Any
 
 from devrun.blame import cause_of
 from devrun.probes.lifetime import end_with_parent
-from devrun.probes.request import Request
 
 SECONDS = 120.0
 
 
-def aside(request: Request, work: Callable[[], Any], seconds: float = SECONDS) -> Any:
+def aside(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """What `work` returns, which must be plain data; nothing here is changed by it.
 
     Raises:
-        RuntimeError: it raised, ended its process, took longer than `seconds`, or
-            this process uses a GPU and cannot be forked.
+        RuntimeError: it raised, ended its process, or took longer than `seconds`.
     """
-    if not request.seen_from_cpu:
-        raise RuntimeError(
-            "a process that uses a GPU cannot be forked: hide it, CUDA_VISIBLE_DEVICES="
-        )
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_do, args=(work, sender), daemon=True)

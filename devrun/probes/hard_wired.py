@@ -54,9 +54,6 @@ class HardWired(Probe):
     @contextmanager
     def throughout(self) -> Iterator[None]:
         here = self.request.device == _CUDA
-        if here and not self.request.seen_from_cpu:
-            yield
-            return
         tell = _ignore if here else telling(self.note, self.request.device)
         with Substitutes(self.request.torch_device, tell, here):
             yield

@@ -17,7 +17,7 @@ SDKS = {
 """Package of a vendor's SDK -> the device that it is for."""
 _LARGEST = 1 << 22
 _DATA = (".yaml", ".yml", ".json", ".toml")
-_SECTIONS = ("_base_", "model", "data", "optimizer", "runner")
+_SECTIONS = ("model", "data", "optimizer", "runner")
 _OF_CONFIGS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Delete)
 
 
@@ -74,27 +74,17 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 def _is_section(statement: ast.stmt) -> bool:
     """`model = dict(...)` or `model = {...}`, and `_base_ = ...`."""
-    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+    if not isinstance(statement, ast.Assign):
         return False
-    given = statement.targets if isinstance(statement, ast.Assign) else []
-    names = {target.id for target in given if isinstance(target, ast.Name)}
+    names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
     value = statement.value
-    called = value.func if isinstance(value, ast.Call) else None
-    made = isinstance(called, ast.Name) and called.id == "dict"
-    sections = names & set(_SECTIONS)
-    return bool(sections) and (
-        made or isinstance(value, ast.Dict) or "_base_" in sections
+    made = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict"
+    return "_base_" in names or bool(
+        names & set(_SECTIONS) and (made or isinstance(value, ast.Dict))
     )
 
 
 def _is_of_config(statement: ast.stmt) -> bool:
     """An import, an assignment, a text; or MMEngine's `with read_base():`."""
-    if isinstance(statement, ast.With):
-        return all(
-            isinstance(item.context_expr, ast.Call)
-            and isinstance(item.context_expr.func, ast.Name)
-            and item.context_expr.func.id == "read_base"
-            for item in statement.items
-        )
     text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return text or isinstance(statement, _OF_CONFIGS)
+    return text or isinstance(statement, (*_OF_CONFIGS, ast.With))

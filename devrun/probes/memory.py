@@ -1,7 +1,7 @@
-"""The memory of an update, by torch's own tracker, on tensors with or without values.
+"""The memory of an update, by torch's own tracker, on tensors without values.
 
-Nothing needs the device: the tracker sums the storages that are alive, by what they
-are. On tensors without values the sizes do not matter either.
+Nothing needs the device: the tracker sums the storages that would be alive, by what
+they are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from devrun.models.recompute import checkpoint_blocks
 from devrun.parallel.strategy import optimizers_in
+from devrun.probes.numbers import Numbers
 from devrun.probes.probe import Training
 from devrun.tensors import INSIDE, batch_size_of, local_of, nbytes, replaced, tensors_in
 
@@ -68,19 +69,6 @@ class Use:
     def peak(self) -> int:
         return sum(self.bytes.values())
 
-    def beyond(self, smaller: Use, times: float) -> Use:
-        """On the line from `smaller` through this one, `times` as far again."""
-
-        def line(part: str, kind: str, size: int) -> int:
-            before = smaller.parts[part].get(kind, 0)
-            return max(size + int(times * (size - before)), 0)
-
-        parts = {
-            part: {kind: line(part, kind, size) for kind, size in sizes.items()}
-            for part, sizes in self.parts.items()
-        }
-        return Use(parts, self.kept)
-
 
 def update_memory(
     model: nn.Module,
@@ -88,7 +76,7 @@ def update_memory(
     batches: Sequence[Any],
     *,
     autocast: AbstractContextManager[Any] | None = None,
-    inside: AbstractContextManager[Any] | None = None,
+    inside: FakeTensorMode,
     waiting: Sequence[Any] = (),
 ) -> Use:
     """The memory of a whole update, after one in which the optimizer makes its state.
@@ -99,15 +87,14 @@ def update_memory(
         model: gives the loss of a batch, such as a `StepModule`; or its blocks are
             sharded by FSDP.
         batches: micro-batches of an update.
-        inside: entered for each part of an update, such as a `FakeTensorMode`.
+        inside: that of the tensors, entered for each part of an update.
         waiting: batches that are there and not yet used.
     """
     tensors = tuple(tensors_in([*batches, *waiting]))
-    inside = inside or nullcontext()
     tracker = _tracker(model, optimizers, tensors)
     parts, kept = {}, {}
     for _ in range(2):
-        with inside, tracker:
+        with inside, Numbers(), tracker:
             for batch in batches:
                 with autocast or nullcontext():
                     loss = model(batch, "train")["loss"]
@@ -117,7 +104,7 @@ def update_memory(
                 tracker.reset_mod_stats()
         parts[PASSES] = _peak(tracker)
         kept["gradients"] = size_of(p.grad for p in model.parameters())
-        with inside, tracker:
+        with inside, Numbers(), tracker:
             for each in optimizers:
                 each.step()
                 each.zero_grad()
@@ -186,17 +173,14 @@ def memory_of(
     samples: int,
     accumulate: int,
     *,
-    fake: bool,
     recompute: bool,
 ) -> Use:
-    """The memory of an update; `training` is of no use afterwards.
+    """The memory of an update without values; `training` is of no use afterwards.
 
     Args:
         batch: one of its batches, of any size.
         samples: of each batch.
         accumulate: batches of an update.
-        fake: compute no values, so that the size does not matter. A model that looks
-            at values cannot.
         recompute: as `gradient_checkpointing: true`.
     """
     runner = training.runner
@@ -204,10 +188,8 @@ def memory_of(
     adapter: Any = runner.adapter
     if recompute:
         checkpoint_blocks(runner.model, True)
-    mode: Any = nullcontext()
-    if fake:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        _make_fake(model, optimizers, mode)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    _make_fake(model, optimizers, mode)
     for each in optimizers:
         each.state.clear()
         each.zero_grad()
@@ -215,7 +197,7 @@ def memory_of(
     model.train()
     with mode:
         # those of the next update are copied while this one is computed
-        batches = [resized(batch, samples, fake=fake) for _ in range(2 * accumulate)]
+        batches = [resized(batch, samples) for _ in range(2 * accumulate)]
     used = min(accumulate, 2)
     return update_memory(
         model,
@@ -260,18 +242,15 @@ def _make_fake(
             group["params"] = [fake(one) for one in group["params"]]
 
 
-def resized(batch: Any, samples: int, *, fake: bool = False) -> Any:
-    """`batch` with its samples repeated, or left out, until they are `samples`."""
+def resized(batch: Any, samples: int) -> Any:
+    """`batch` without values, of as many `samples`."""
     given = batch_size_of(batch)
-    index = torch.arange(samples) % given
 
     def resize(part: Any, _: str) -> Any:
         if isinstance(part, Tensor):
             if not part.dim() or part.shape[0] != given:
                 return part
-            if fake:
-                return torch.empty((samples, *part.shape[1:]), dtype=part.dtype)
-            return part[index]
+            return torch.empty((samples, *part.shape[1:]), dtype=part.dtype)
         if type(part) in (list, tuple) and len(part) == given and samples_in(part):
             return type(part)(part[i % given] for i in range(samples))
         return INSIDE

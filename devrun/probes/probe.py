@@ -110,7 +110,7 @@ class Probes:
         of_config: made anew for each rehearsal of a config.
         of_program: where programs can be run on an emulator of the device.
         modes: of the device, which differ in what breaks and what is slow.
-        seen_from_cpu: much can be said of it from a run on the CPU.
+        seen_from_cpu: its rehearsals run on the CPU, also where it is here.
         torch_device: on which torch has the tensors of a rehearsal.
     """
 

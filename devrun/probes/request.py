@@ -30,8 +30,6 @@ class Request:
     section: Any
     """What the config's `device` is to be for it."""
     emulated: bool = False
-    seen_from_cpu: bool = False
-    """Whether the updates run on the CPU, for a device that is not here."""
     mode: str = ""
     steps: int = 3
     samples: int = 8

@@ -76,7 +76,7 @@ def rehearse_ranks(
             for rank in ranks:
                 try:
                     sums = partial(_sums, rank, training, batch, mode)
-                    found.append(aside(request, sums, seconds))
+                    found.append(aside(sums, seconds))
                 except RuntimeError as error:
                     found.append({REFUSED: f"the simulation ended: {error}"})
         policy = training.runner.session.policy
@@ -94,7 +94,7 @@ def _batch(training: Training, mode: FakeTensorMode) -> Any:
     loader = runner.adapter.prepare_dataloader(training.loaders[0], training=True)
     batch = next(iter(loader))
     with mode:
-        return resized(batch, batch_size_of(batch), fake=True)
+        return resized(batch, batch_size_of(batch))
 
 
 def _sums(

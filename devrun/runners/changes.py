@@ -35,6 +35,7 @@ _FATAL = re.compile(
 _FREE = ("work_dir", "resume_from", "load_from", "allow_changes", "seed")
 """Keys of a start; the seed of the run itself is compared."""
 _SHOWN = 60
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,6 @@ def _environment_changes(
     return changes
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "not set"
-
-
-_ABSENT = _Absent()
 _DATA_FACTS = {
     "dataset": "class",
     "samples": "number of samples",
@@ -190,5 +185,5 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = "not set" if value is _ABSENT else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

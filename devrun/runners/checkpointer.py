@@ -11,12 +11,15 @@ from typing import Any, Mapping, Protocol, Union
 
 from devrun import __version__, dist
 from devrun.checkpoint import (
+    BackgroundWriter,
     checkpoint_at,
     fits,
+    has_shards,
     load_checkpoint,
     positional_optimizer_state,
     step_name,
     weights_to_cpu,
+    write_checkpoint,
     write_mmcv_checkpoint,
 )
 from devrun.config.origin import redacted
@@ -26,6 +29,7 @@ from devrun.hooks.base import Hook, Priority
 from devrun.hooks.checkpoint import CheckpointHook, saves_full
 from devrun.hooks.dispatch import HookTable
 from devrun.parallel.divided import divided_alike
+from devrun.ranks import together
 from devrun.run import Run
 from devrun.runners.arguments import file_name, plain_meta
 from devrun.runners.changes import compare_config, compare_data, log_resumed
@@ -33,7 +37,6 @@ from devrun.runners.position import position_of, take_position
 from devrun.runners.saved import SavedRun, malformed, newest_checkpoint
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
-from devrun.runners.writing import Writing
 
 CHECKPOINTS = "checkpoints"
 """Their folder in a work_dir."""
@@ -97,7 +100,9 @@ class Checkpointer:
         self._resumed: SavedRun | None = None
         self._positioned = True
         self._allows_changes = False
-        self._writing = Writing()
+        self._writer = BackgroundWriter()
+        self._in_flight = False
+        """Whether any rank may still be writing in the background."""
 
     def keep_config(self, config: Mapping[str, Any]) -> None:
         """Keep it in the checkpoints; a resume compares it."""
@@ -139,17 +144,12 @@ class Checkpointer:
         facts = self._facts(position, meta or {}, None if name else path)
         if filename_tmpl is not None:
             self._write_file(path, facts, save_optimizer)
-            self._writing.call(then)
+            self._call(then)
         else:
             tree = self._tree(position, facts, save_optimizer)
             run.table.call("before_save_checkpoint", run, tree)
-            self._writing.write(
-                path,
-                tree,
-                {**facts, "step": position["iter"], "run_id": self.run_id},
-                background=background,
-                then=then,
-            )
+            about = {**facts, "step": position["iter"], "run_id": self.run_id}
+            self._write(path, tree, about, background, then)
         if name is None:
             self.last_saved_iter = position["iter"]
         return str(path)
@@ -160,20 +160,21 @@ class Checkpointer:
         Raises:
             StorageError: what was written in the background is not on the disk.
         """
-        if self._writing.in_flight:
+        if self._in_flight:
+            self._in_flight = False
             saved, self.last_saved_iter = self.last_saved_iter, -1
-            self._writing.finish()
+            together(self.wait_for_writer)
             self.last_saved_iter = saved
 
     def check(self) -> None:
         """Raise StorageError if a write in the background has failed, without waiting;
         several ranks learn of it together, in the next save."""
-        if self._writing.failed and self._run.world_size == 1:
+        if self._writer.failed and self._run.world_size == 1:
             self.finish()
 
     def wait_for_writer(self) -> None:
         """The part of `finish` that this process can do alone."""
-        self._writing.wait()
+        self._writer.wait()
 
     def load_weights(
         self,
@@ -382,6 +383,34 @@ class Checkpointer:
             "device": run.adapter.name,
             "emulated": run.adapter.emulated,
         }
+
+    def _write(
+        self,
+        path: Path,
+        tree: Mapping[str, Any],
+        about: Mapping[str, Any],
+        background: bool,
+        then: Callable[[], None] | None,
+    ) -> None:
+        """Write `tree`, of which each process has its pieces if any is spread."""
+
+        def write() -> None:
+            if background:
+                done = then if dist.is_main() else None
+                self._writer.save(path.parent, path.name, tree, about, done)
+            else:
+                write_checkpoint(path.parent, path.name, tree, about)
+
+        (together if has_shards(tree) else dist.on_main)(write)
+        self._in_flight = background
+        if not background:
+            self._call(then)
+
+    def _call(self, then: Callable[[], None] | None) -> None:
+        """Call it on rank 0, in the background."""
+        if then is not None:
+            dist.on_main(lambda: self._writer.call(then))
+            self._in_flight = True
 
     def _write_file(
         self, path: Path, facts: dict[str, Any], save_optimizer: bool

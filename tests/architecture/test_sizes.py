@@ -26,9 +26,9 @@ FLAGS = {
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
         --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
-        --local-rank --local_rank --max-restarts --mmcv --nnodes --no-progress
+        --local-rank --local_rank --max-restarts --mmcv --no-progress
         --no-sanity --no-validate --num-devices --overfit --overwrite --performance
-        --rdzv-endpoint --resume-from --revise-keys --seed --summary --sweep
+        --resume-from --revise-keys --seed --summary --sweep
         --trust-config --work-dir -h
     """,
     "test": """
@@ -47,7 +47,7 @@ FLAGS = {
         --import --json --mmcv --precisions --record --seed --steps --trust-config -h
     """,
     "report": """
-        --csv --help --json --keys --output --sort --table --watts -h
+        --csv --help --json --keys --output --sort --table -h
         -o
     """,
     "predict": """
@@ -73,13 +73,11 @@ FLAGS = {
         --allow-factory --help --import --mmcv --trust-config -h
     """,
     "config": """
-        --allow-factory --cfg-options --help --import --mmcv --plain --trust-config -h
+        --allow-factory --cfg-options --help --import --mmcv --out --plain
+        --trust-config -h -o
     """,
     "schema": """
         --help -h
-    """,
-    "convert": """
-        --cfg-options --help --out --trust-config -h -o
     """,
     "launch": """
         --help --max-restarts --nodes --num-devices --print -h

@@ -45,7 +45,7 @@ TF32 = {"type": "cuda", "tf32": True}
         ("auto", "--device ipu --ipu-replicas 4", {"type": "ipu", "replicas": 4}),
         ("auto", "--gpu-id 1", "cuda:1"),
         ("auto", "--gpu-ids 1 2", "cuda:1"),
-        ("auto", "--device cuda --gpu-id 1", "cuda:1"),
+        ("auto", "--gpus 2", "cuda"),
     ],
 )
 def test_the_device_is_that_of_config_and_flags(configured, words, found):
@@ -79,9 +79,6 @@ def test_options_of_the_configured_device_are_left_out_aloud(
     "words",
     [
         "--device cpu --ipu-replicas 2",
-        "--device cpu --gpu-id 0",
-        "--device cuda:1 --gpu-id 0",
-        "--device cpu --gpu-ids 1 2",
         "--gpu-id 0 --ipu-replicas 2",
         "--ipu-replicas 2",  # and 4 in the config
         "--resume-from auto --load-from x.pth",
@@ -91,6 +88,16 @@ def test_options_of_the_configured_device_are_left_out_aloud(
 def test_flags_that_contradict_each_other_or_the_config_clash(words):
     with pytest.raises(ConfigError, match="clash"):
         overrides(parsed(*words.split()), {"device": {"type": "ipu", "replicas": 4}})
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--device cpu --gpu-id 0", "--device cpu --gpu-ids 1 2", "--gpus 1 --gpu-id 0"],
+)
+def test_one_flag_names_the_device(words, capsys):
+    with pytest.raises(SystemExit):
+        parsed(*words.split())
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("device", ["ipu", "cpu", {"type": "cuda", "benchmark": True}])

@@ -43,9 +43,8 @@ def test_a_run_leaves_logs_config_checkpoints_and_its_record(config, train):
     assert f"best: accuracy {facts['best']['score']:.4f}" in out
 
 
-@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
-def test_few_lines_come_before_the_first_of_the_training(config, train, level):
-    assert train(config(log_level=level), "--work-dir", "out")[0] == 0
+def test_few_lines_come_before_the_first_of_the_training(config, train):
+    assert train(config(), "--work-dir", "out")[0] == 0
     (log,) = Path("out").glob("*.log")
     before = log.read_text().partition("Epoch [1]")[0]
     (first,) = re.findall("environment: devrun .*", before)
@@ -57,9 +56,7 @@ def test_few_lines_come_before_the_first_of_the_training(config, train, level):
     ):
         assert words in before
     assert len(re.findall("hook: .* EvalHook ", before)) == 1
-    full = "Environment:\nsys.platform" in before.replace("    ", "")
-    assert full == (level == "DEBUG")
-    assert (len(before.splitlines()) < 20) == (level == "INFO")
+    assert len(before.splitlines()) < 20
 
 
 def test_the_written_config_has_what_the_flags_changed_and_trains(config, train):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from devrun.data.prepared import PreparedLoader
-from devrun.data.spec import ConfiguredLoader, LoaderSpec
+from devrun.data.spec import LoaderSpec
 
 
 class Draws(Dataset[torch.Tensor]):
@@ -96,7 +96,7 @@ def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLo
         if name in options
     }
     options.setdefault("batch_size", 4)
-    loader = ConfiguredLoader(dataset, **options)
+    loader: Any = DataLoader(dataset, **options)
     spec = LoaderSpec.of(loader, seed=7, **keywords)
     return PreparedLoader(spec, accumulate=accumulate)
 

@@ -249,7 +249,7 @@ def test_what_cannot_be_said_is_refused_in_one_line(
 ):
     assert old in WHOLE
     path = write(WHOLE.replace(old, new, 1))
-    status, out, err = command(capsys, "convert", path)
+    status, out, err = command(capsys, "config", path, "--plain")
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1
     line = re.search(r"cfg\.py:(\d+): ", err)
@@ -262,9 +262,9 @@ def test_what_cannot_be_said_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("suffix", [".py", ".yaml", ".json"])
-def test_convert_writes_a_file_that_is_the_translation(write, capsys, suffix):
+def test_a_file_is_written_that_is_the_translation(write, capsys, suffix):
     path = write(WHOLE)
-    status, out, _ = command(capsys, "convert", path, "-o", f"new{suffix}")
+    status, out, _ = command(capsys, "config", path, "-o", f"new{suffix}")
     assert status == 0
     assert f"new{suffix}" in out
     read = Config.fromfile(f"new{suffix}")
@@ -277,9 +277,9 @@ def test_convert_writes_a_file_that_is_the_translation(write, capsys, suffix):
     assert read.optimizer == wanted.optimizer
 
 
-def test_it_trains_and_so_does_what_convert_wrote(write, capsys):
+def test_it_trains_and_so_does_what_was_written(write, capsys):
     path = write(TINY)
-    assert command(capsys, "convert", path, "-o", "own.yaml")[0] == 0
+    assert command(capsys, "config", path, "-o", "own.yaml")[0] == 0
     results = []
     for name in (path, "own.yaml"):
         work = f"out-{Path(name).stem}"
@@ -299,7 +299,7 @@ def test_leftovers_of_mmcv_are_named_and_not_read(write, capsys, caplog):
     path = write(
         TINY + "optimizer = dict(type='Adam', lr=9)\nlog_processor = dict(a=1)"
     )
-    status, out, _ = command(capsys, "convert", path)
+    status, out, _ = command(capsys, "config", path, "--plain")
     assert status == 0
     assert Config.fromstring(out, ".py").optimizer.lr == 0.1
     assert "not used by devrun: optimizer (" in caplog.text
@@ -340,7 +340,7 @@ def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
     made = translated(Config.fromfile(path))
     assert made.runner.max_epochs == 9
     assert made.optimizer.lr == 0.1
-    status, _, err = command(capsys, "convert", write("_base_ = 'nopackage::a.py'"))
+    status, _, err = command(capsys, "config", write("_base_ = 'nopackage::a.py'"))
     assert status == 2
     assert "cfg.py:1: _base_: 'nopackage::a.py' is of the package 'nopackage'" in err
 
@@ -350,7 +350,7 @@ def test_a_base_of_a_package_is_read_and_the_package_is_not_imported(
     ["with read_base():\n    x = 1", "model = dict(type=print)", "import os\nos.x = 1"],
 )
 def test_what_a_lazy_config_has_is_refused_without_trust(write, capsys, line):
-    status, out, err = command(capsys, "convert", write(line + "\n" + TINY))
+    status, out, err = command(capsys, "config", write(line + "\n" + TINY))
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert "--trust-config" in err or "not defined" in err

@@ -241,7 +241,6 @@ def test_what_runs_forward_is_accepted(order, given, strategy, emulation):
 BACKWARDS = {
     "back to an IPU": ("abc", "a0 b1 c0", "goes back from IPU 1 to IPU 0"),
     "called again": ("aba", "a0 b1", "goes back from IPU 1 to IPU 0"),
-    "never called": ("ab", "a0 b1 c1", "names 'c', which the forward pass never"),
 }
 
 

@@ -143,10 +143,6 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(place):
         (("--num-devices", "two"), "neither a number of 1 or more nor 'auto'"),
         (("--max-restarts", "-1"), "max-restarts"),
         (("--num-devices", "2", "--launcher", "pytorch"), "clash"),
-        (("--num-devices", "2", "--nnodes", "2"), "--rdzv-endpoint"),
-        (("--num-devices", "2", "--nnodes", "3:2"), "LEAST:MOST"),
-        (("--num-devices", "2", "--rdzv-endpoint", "here"), "HOST:PORT"),
-        (("--num-devices", "2", "--rdzv-endpoint", "h:70000"), "HOST:PORT"),
     ],
     ids=" ".join,
 )

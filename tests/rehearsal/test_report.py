@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from devrun.cli.main import main
+from devrun.rehearsal.report.data import thinned
 from devrun.rehearsal.report.runs import read_run
-from devrun.rehearsal.report.thinning import thinned
 from tests.support.observe import records
 
 OTHER = {"type": "SGD", "lr": 0.05}
@@ -67,7 +67,7 @@ def test_the_curves_are_those_of_the_log_and_the_run_stays_as_it_is(
 
 def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, report):
     second = trained("second", optimizer=OTHER)
-    status, out, _ = report(trained(), second, "--json", "--watts", 100)
+    status, out, _ = report(trained(), second, "--json")
     data = json.loads(out)
     assert (status, data["schema"]) == (0, "devrun.report/2")
     assert data["config"] == {"optimizer.lr": [0.1, 0.05]}
@@ -75,8 +75,8 @@ def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, re
     first = data["runs"][0]
     facts, figures = first["facts"], first["figures"]
     assert (facts["device"]["name"], facts["status"]) == ("cpu", "done")
-    assert figures["joules"] == pytest.approx(100 * facts["duration_seconds"])
-    assert figures["joules_to_best"] < figures["joules"]
+    assert figures["seconds"] == pytest.approx(facts["duration_seconds"])
+    assert figures["best_seconds"] < figures["seconds"]
     assert sum(figures["shares"].values()) == pytest.approx(figures["seconds"])
     assert figures["best_metric"] == "accuracy"
     accuracy = {r["step"]: r["accuracy"] for r in validations(trained())}
@@ -131,11 +131,11 @@ def test_the_table_has_the_best_run_first(trained, report, tmp_path):
     log = log_of(worse)
     last = {"mode": "val", "step": 90, "accuracy": 0.001}
     log.write_text(f"{log.read_text()}{json.dumps(last)}\n")
-    words = ("--sort", "accuracy", "--keys", "optimizer.lr", "--watts", "10")
+    words = ("--sort", "accuracy", "--keys", "optimizer.lr")
     status, out, err = report(worse, trained(), second, "--table", *words)
     assert (status, err) == (0, "")
     head, *rows = [line.split() for line in out.splitlines()]
-    assert head[:3] == ["run", "status", "optimizer.lr"] and "J" in head
+    assert head[:3] == ["run", "status", "optimizer.lr"]
     column = head.index("accuracy")
     scores = [float(row[column]) for row in rows]
     assert scores == sorted(scores, reverse=True) and rows[-1][0] == "worse"
@@ -206,14 +206,6 @@ def test_words_of_a_log_are_never_markup_and_secrets_stay_hidden(
 ODD = {
     "lone surrogates": ({"device": "\ud800", "command": "<\udfff>"}, "device"),
     "no numbers": ({"best": {"score": math.nan, "metric": "acc"}}, "best"),
-    "huge numbers": (
-        {
-            "best": {"score": 10**400},
-            "duration_seconds": 10**400,
-            "seconds": {"data": 10**400, "step": math.inf},
-        },
-        "samples",
-    ),
     "no end": ({"duration_seconds": math.inf, "seconds": {"data": math.nan}}, "time"),
     "its end": ({"stopped": "loss <b> is low enough"}, "loss &lt;b&gt; is low enough"),
     "other kinds": (
@@ -231,42 +223,25 @@ def test_any_facts_give_a_page(trained, report, tmp_path, name):
     log = log_of(work_dir)
     lines = [
         {"mode": "val", "step": 9, "acc": math.nan},
-        {"mode": "train", "step": 10**30, "loss": 1},
         {"mode": "train", "step": 90, "time": 1e308, "loss": 1e308},
     ]
     log.write_text(log.read_text() + "".join(f"{json.dumps(x)}\n" for x in lines))
-    status, _, err = report(work_dir, "-o", tmp_path / "page.html", "--watts", "1e300")
+    status, _, err = report(work_dir, "-o", tmp_path / "page.html")
     assert (status, err) == (0, "")
     assert said in (tmp_path / "page.html").read_text()
     assert report(work_dir, "--json")[0] == 0
 
 
-def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
-    trained, report, tmp_path
-):
+def test_pipes_and_odd_lines_stop_no_report(trained, report, tmp_path):
     work_dir = copied(trained, tmp_path)
-    deep = "[" * 900 + "]" * 900
-    (work_dir / "run.json").write_text(f'{{"git": {deep}, "status": "there"}}')
-    (tmp_path / "private.log").write_text(
-        "2026-01-01 00:00:00,000 - other - ERROR - private\n"
-    )
-    (work_dir / "a.log").symlink_to(tmp_path / "private.log")
     os.mkfifo(work_dir / "b.log")
     os.mkfifo(work_dir / "b.log.json")
-    (work_dir / "c.log.json").symlink_to("/dev/zero")
-    with (work_dir / "d.log.json").open("wb") as file:
-        file.truncate(1 << 40)
     (work_dir / "e.log.json").write_text(f"{'x' * (3 << 20)}\n")
     status, _, err = report(work_dir, "-o", tmp_path / "page.html")
     assert (status, err) == (0, "")
     page = (tmp_path / "page.html").read_text()
-    assert "private" not in page and "there" in page
-    for said in (
-        "b.log cannot be read: it is no regular file",
-        "d.log.json cannot be read: it has more than",
-        "e.log.json: 1 damaged line left out",
-    ):
-        assert said in page
+    assert "b.log cannot be read: it is no regular file" in page
+    assert "e.log.json: damaged lines left out: 1" in page
 
 
 @pytest.mark.parametrize(
@@ -280,7 +255,6 @@ def test_neither_depth_nor_size_nor_pipes_nor_links_stop_a_report(
         (("empty",), "'empty' has neither a log of a run (*.log.json) nor run.json"),
         (("run", "bare"), "no logged value in common; report on each by itself"),
         (("run", "-o", "no/such/page.html"), "choose another place by -o"),
-        (("run", "--watts", "-1"), "--watts must be a number from 0 on, got -1"),
         (("run", "--sort", "loss"), "--sort is of the table; add --table or --csv"),
         (("run", "--table", "--sort", "los"), "'los' is in none of these runs; did"),
     ],

@@ -80,7 +80,8 @@ _DTYPES.update({"float": torch.float, "float32": torch.float, "fp32": torch.floa
 
 @dataclass(frozen=True)
 class IPUSettings:
-    """One run's choices; `training` and `inference` are PopTorch's options."""
+    """One run's choices; `training` and `inference` are PopTorch's options, those of
+    a section as `Section.option`."""
 
     emulate: bool = False
     replicas: int | None = None
@@ -111,17 +112,17 @@ def parse_settings(cfg: Mapping[str, Any]) -> IPUSettings:
         if name in values
     }
     _check(own)
-    for name in ("Training", "outputMode"):
-        if name in evaluation:
+    for name in map(_head, evaluation):
+        if name in ("Training", "outputMode"):
             raise _refused(
                 name,
                 "is not for evaluation, which has no gradients and returns the outputs "
                 "of every sample: remove it from eval_cfg",
             )
-    common = _nested(values)
-    shared = {k: v for k, v in common.items() if k not in _TRAINING_ONLY}
+    common = _flat(values)
+    shared = {k: v for k, v in common.items() if _head(k) not in _TRAINING_ONLY}
     return IPUSettings(
-        **own, training=_over(common, train), inference=_over(shared, evaluation)
+        **own, training={**common, **train}, inference={**shared, **evaluation}
     )
 
 
@@ -141,7 +142,6 @@ def training_options(
         ConfigError: an unknown option, a value PopTorch refuses, or a contradiction.
     """
     given = dict(settings.training)
-    section = dict(given.get("Training", {}))
     replicas = _one_value(
         "replicas",
         settings.replicas,
@@ -152,10 +152,9 @@ def training_options(
         "cumulative_iters",
         policy.accumulate if policy.accumulate > 1 else None,
         "Training.gradientAccumulation",
-        section.pop("gradientAccumulation", None),
+        given.pop("Training.gradientAccumulation", None),
     )
-    given["Training"] = section
-    rounding = given.get("Precision", {}).get("enableStochasticRounding")
+    rounding = given.get("Precision.enableStochasticRounding")
     if settings.deterministic and rounding:
         raise ConfigError(
             "ipu: deterministic and Precision.enableStochasticRounding contradict each "
@@ -266,33 +265,25 @@ def _phase(values: dict[str, Any], name: str) -> dict[str, Any]:
     for key in options:
         if key in OWN_KEYS:
             raise _refused(key, f"is for the whole run: move it out of {name}")
-    return _nested(options)
+    return _flat(options)
 
 
-def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which `Section.option` is a dict in a dict."""
+def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which what is in the dict of a section is `Section.option`."""
     result: dict[str, Any] = {}
     for key, value in given.items():
-        section, dot, name = str(key).partition(".")
-        if section not in _SECTIONS:
+        if key not in _SECTIONS:
             result[str(key)] = value
-            continue
-        inner = {name: value} if dot else value
-        if not isinstance(inner, Mapping):
-            raise _refused(
-                section,
-                f"must be a dict of its options, got {value!r}",
-                ConfigTypeError,
-            )
-        result[section] = {**result.get(section, {}), **inner}
+        elif isinstance(value, Mapping):
+            result.update((f"{key}.{name}", inner) for name, inner in value.items())
+        else:
+            wrong = f"must be a dict of its options, got {value!r}"
+            raise _refused(key, wrong, ConfigTypeError)
     return result
 
 
-def _over(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one phase: its own before the common ones, in sections too."""
-    both = {name for name in _SECTIONS if name in common and name in own}
-    sections = {name: {**common[name], **own[name]} for name in both}
-    return {**common, **own, **sections}
+def _head(path: str) -> str:
+    return path.partition(".")[0]
 
 
 def _check(own: Mapping[str, Any]) -> None:
@@ -338,27 +329,27 @@ def _apply(sdk: Any, options: Any, given: Mapping[str, Any], ipus: int | None) -
         elif name == "availableMemoryProportion":
             parts = _proportions(value, ipus or MOST_IPUS)
             _call(sdk, options, "setAvailableMemoryProportion", parts)
-        elif name in _SECTIONS:
-            _apply_section(sdk, getattr(options, name), name, value)
-        elif name in (known := names_of(options)):
-            _call(sdk, options, name, value)
         else:
-            hint = nearest(name, [*known, *OWN_KEYS, *MMCV_KEYS])
-            raise UnknownNameError(
-                f"device 'ipu' has no option {name!r}; {hint}", key=name
-            )
+            _set(sdk, options, name, value)
 
 
-def _apply_section(sdk: Any, section: Any, name: str, given: Mapping[str, Any]) -> None:
-    known = names_of(section)
-    for part, value in given.items():
-        if part in known:
-            _call(sdk, section, part, value, f"{name}.{part}")
-        elif name == "_Popart":  # a session option of PopART
-            section.set(part, value)
-        else:
-            wrong = f"has no option {part!r}; {nearest(part, known)}"
-            raise _refused(name, wrong, UnknownNameError)
+def _set(sdk: Any, options: Any, path: str, value: Any) -> None:
+    """Call the setter of `options`, or of a section of it."""
+    section, dot, name = path.partition(".")
+    if not dot or section not in _SECTIONS:
+        section, name = "", path
+    owner = getattr(options, section) if section else options
+    known = names_of(owner)
+    if name in known:
+        _call(sdk, owner, name, value, path)
+    elif section == "_Popart":  # a session option of PopART
+        owner.set(name, value)
+    elif section:
+        wrong = f"has no option {name!r}; {nearest(name, known)}"
+        raise _refused(section, wrong, UnknownNameError)
+    else:
+        hint = nearest(name, [*known, *OWN_KEYS, *MMCV_KEYS])
+        raise UnknownNameError(f"device 'ipu' has no option {name!r}; {hint}", key=name)
 
 
 def _call(sdk: Any, owner: Any, name: str, value: Any, path: str | None = None) -> None:

@@ -7,10 +7,8 @@ layers: the keys of `state_dict` and results on the host stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,10 +37,7 @@ class Edge:
 class _Placed:
     """What `apply_split` left on a model; copied with it."""
 
-    where: str
     blocks: list[tuple[str, int]]
-    begun: set[str] = field(default_factory=set)
-    """Names of the blocks that forward passes have begun."""
     hooks: list[tuple[nn.Module, int]] = field(default_factory=list)
 
 
@@ -92,27 +87,6 @@ def split_of(model: nn.Module) -> list[tuple[str, int]]:
     """
     placed = (vars(module).get(PLACED) for module in model.modules())
     return next((list(each.blocks) for each in placed if each is not None), [])
-
-
-@contextmanager
-def all_begun(model: nn.Module) -> Iterator[None]:
-    """Around the forward pass that PopTorch captures for training.
-
-    Raises:
-        ConfigError: the layer of an edge was not called, so that it divides nothing.
-    """
-    placed: _Placed | None = vars(model).get(PLACED)
-    if placed is None:
-        yield
-        return
-    placed.begun.clear()
-    yield
-    for name, _ in placed.blocks:
-        if name not in placed.begun:
-            raise ConfigError(
-                f"{placed.where} names {name!r}, which the forward pass never calls, "
-                "so no block begins there: name a layer that it calls"
-            )
 
 
 def recompute(
@@ -215,7 +189,7 @@ def _layer(model: nn.Module, name: Any, where: str) -> tuple[str, nn.Module]:
 def _begin_blocks(
     model: nn.Module, edges: Sequence[Edge], sdk: Any, where: str
 ) -> None:
-    placed = _Placed(where, [(edge.name, edge.ipu) for edge in edges])
+    placed = _Placed([(edge.name, edge.ipu) for edge in edges])
     for edge in edges:
         before = set(edge.layer._forward_pre_hooks)
         try:
@@ -226,15 +200,9 @@ def _begin_blocks(
                 f"{where}: the model's own code begins a block at {edge.name!r} "
                 "already; remove that BeginBlock, or the edge"
             ) from error
-        edge.layer.register_forward_pre_hook(partial(_note, placed, edge.name))
         added = set(edge.layer._forward_pre_hooks) - before
         placed.hooks += [(edge.layer, key) for key in added]
     setattr(model, PLACED, placed)
-
-
-def _note(placed: _Placed, name: str, layer: nn.Module, inputs: Any) -> None:
-    """A forward pre-hook."""
-    placed.begun.add(name)
 
 
 def _unhook(hooks: list[tuple[nn.Module, int]]) -> None:

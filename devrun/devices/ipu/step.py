@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from devrun.devices.capture import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
-from devrun.devices.ipu.split import all_begun
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 
@@ -67,9 +66,8 @@ class DeviceStep(nn.Module):
         batch = rebuild(call.flat.template, tensors)
         step: Any = self.step
         training = call.mode == "train"
-        watched = all_begun(step.module) if training else nullcontext()
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
-        with tensors_only(step.module), watched, CaptureWatch(*parts) as frozen:
+        with tensors_only(step.module), CaptureWatch(*parts) as frozen:
             result = step(batch, call.mode)
         call.frozen = frozen.findings
         loss = result["loss"]
@@ -153,8 +151,7 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
     """Have `model` keep losses and predictions as tensors that it turns into numbers.
 
     A graph has no numbers. OpenMMLab's models have `_parse_losses`, and their heads a
-    `post_process` that makes lists of them. MMPose's have a `get_accuracy`, worked out
-    by numpy: nothing is logged of it. Only inside this context, and only of these.
+    `post_process` that makes lists of them. Only inside this context, and of these.
     """
     if not callable(getattr(model, "_parse_losses", None)):
         yield
@@ -163,7 +160,7 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
     methods: list[tuple[nn.Module, str, Callable[..., Any]]]
     methods = [(model, "_parse_losses", _parsed)]
     for head in model.modules():
-        methods += [(head, "post_process", _kept), (head, "get_accuracy", _nothing)]
+        methods.append((head, "post_process", _kept))
     for owner, name, method in methods:
         if callable(getattr(owner, name, None)) and name not in vars(owner):
             vars(owner)[name] = method
@@ -177,10 +174,6 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
 
 def _kept(predictions: Any) -> Any:
     return predictions
-
-
-def _nothing(*_: Any, **__: Any) -> dict[str, Any]:
-    return {}
 
 
 def _parsed(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

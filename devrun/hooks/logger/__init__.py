@@ -1,16 +1,7 @@
 """Loggers: the text log, and writers of other tools."""
 
-from devrun.hooks.logger.hook import LoggerHook, TextLoggerHook
-from devrun.hooks.logger.writers import (
-    MlflowLoggerHook,
-    TensorboardLoggerHook,
-    WandbLoggerHook,
-)
-
-__all__ = [
-    "LoggerHook",
-    "MlflowLoggerHook",
-    "TensorboardLoggerHook",
-    "TextLoggerHook",
-    "WandbLoggerHook",
-]
+from devrun.hooks.logger.hook import LoggerHook as LoggerHook
+from devrun.hooks.logger.hook import TextLoggerHook as TextLoggerHook
+from devrun.hooks.logger.writers import MlflowLoggerHook as MlflowLoggerHook
+from devrun.hooks.logger.writers import TensorboardLoggerHook as TensorboardLoggerHook
+from devrun.hooks.logger.writers import WandbLoggerHook as WandbLoggerHook

@@ -298,7 +298,8 @@ def optimizers_of(runner: Run) -> dict[str, Any]:
 
 def _groups(runner: Run) -> Iterator[dict[str, Any]]:
     """The parameter groups of all optimizers in turn."""
-    return chain.from_iterable(o.param_groups for o in optimizers_of(runner).values())
+    optimizers = optimizers_of(runner).values()
+    return chain.from_iterable(map(attrgetter("param_groups"), optimizers))
 
 
 def write(group: dict[str, Any], key: str, value: float) -> None:

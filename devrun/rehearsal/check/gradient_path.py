@@ -1,8 +1,10 @@
-"""Where the way from the weights to the loss ends, so that an update trains nothing."""
+"""Weights that no update trains, and where the way from them to the loss ends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -14,9 +16,12 @@ from devrun.models import steps
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
-from devrun.runners.training import Training
-from devrun.step import MicroBatches
+from devrun.probes.probe import Probe, Training
+from devrun.probes.sources import made_at
+from devrun.step import Capability, MicroBatches
 from devrun.tensors import tensors_in
+
+_NAMED = 3
 
 
 class _Ends(TorchFunctionMode):
@@ -43,7 +48,7 @@ class _Ends(TorchFunctionMode):
         return self._sites.get(id(tensor), (None, None))[1]
 
 
-def untrained(note: Notebook, training: Training, batch: Any) -> None:
+def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
     try:
         site = _end(training, batch)
@@ -63,7 +68,7 @@ def untrained(note: Notebook, training: Training, batch: Any) -> None:
     )
 
 
-def _end(training: Training, batch: Any) -> str | None:
+def _end(training: Any, batch: Any) -> str | None:
     adapter: Any = training.runner.adapter
     step: Any = training.runner.session.step_module
     first = batch[0] if isinstance(batch, MicroBatches) else batch
@@ -78,3 +83,39 @@ def _end(training: Training, batch: Any) -> str | None:
         ends = stack.enter_context(_Ends())
         site: str | None = ends.site_of(step.run(step, first, "train")["loss"])
         return site
+
+
+class GradientsProbe(Probe):
+    """Finds parameters that are to be trained and never get a gradient."""
+
+    def built(self, training: Training) -> None:
+        self._seen: set[str] = set()
+        if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
+            for name, parameter in training.runner.model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.register_hook(partial(self._saw, name))
+
+    def _saw(self, name: str, _: Tensor) -> None:
+        self._seen.add(name)
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        idle = [
+            name
+            for name, parameter in training.runner.model.named_parameters()
+            if parameter.requires_grad and name not in self._seen
+        ]
+        if not (idle and self._seen):
+            return
+        more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
+        names = ", ".join(idle[:_NAMED]) + more
+        yield Finding(
+            severity="advice",
+            kind="no gradient",
+            what=names,
+            why="these parameters are to be trained, and no loss depends on them",
+            remedy=f"freeze: [{', '.join(idle[:_NAMED])}]"
+            if not more
+            else "freeze them (freeze: [pattern]), or use them in forward",
+            site=made_at(training.runner.model, idle[0]),
+            fix={"freeze": idle},
+        )

@@ -18,12 +18,10 @@ from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.gradient_path import untrained
+from devrun.rehearsal.check.gradient_path import GradientsProbe, untrained
 from devrun.rehearsal.check.last_batch import LastBatch
-from devrun.rehearsal.check.loading import LoadingProbe
 from devrun.rehearsal.check.requests import bring, probes_of
 from devrun.rehearsal.check.resume import Updates, differences
-from devrun.rehearsal.check.training import GradientsProbe, HooksProbe, SavingProbe
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
@@ -57,7 +55,7 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
     """Those of the device, and in the first rehearsal those of every device."""
     kinds: list[type[Probe]] = [HardWired]
     if request.first:
-        kinds += LoadingProbe, HooksProbe, GradientsProbe, SavingProbe, LastBatch
+        kinds += GradientsProbe, LastBatch
     bring([request.device], request.grants)
     kinds += probes_of(request.device).of_config
     return [kind(request, note) for kind in kinds]
@@ -147,7 +145,6 @@ def _trained(
                     safely(note, probe.finish, training)
                 if updates.trains_nothing and not note.breaks:
                     untrained(note, training, updates.batch)
-                note.fact("seconds of a save", round(updates.saving, 3))
                 return updates
         except Exception as error:  # noqa: BLE001 - the user's own too: a finding
             if training is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from devrun.config.imports import import_named
 from devrun.config.loader import DELETE
 from devrun.device_facts import FACTS
-from devrun.devices.resolve import adapter_class, available_devices, device_names
+from devrun.devices.resolve import adapter_class, device_names
 from devrun.errors import DeviceUnavailableError, DevrunError
 from devrun.probes.probe import Probes
 from devrun.probes.request import Grants, Request
@@ -25,24 +25,22 @@ def requests(
 
     Raises:
         UnknownNameError: no such device.
-        DeviceUnavailableError: it is not here, and has no emulator.
+        DeviceUnavailableError: it is not here, has no emulator, and no CPU shows it.
     """
     bring(devices, grants)
-    here = {row.name: row for row in available_devices()}
     found: list[Request] = []
     for device in devices or usual():
-        probes = probes_of(device)
-        emulated = _has_emulator(device)  # which counts and names the lines
-        absent = not (here[device].available or emulated)
-        if absent and not probes.seen_from_cpu:
+        probes, emulated = probes_of(device), _has_emulator(device)
+        on = "cpu" if probes.seen_from_cpu else device
+        reason = adapter_class(on).unavailable_reason()
+        if reason and not emulated:
             raise DeviceUnavailableError(
-                f"device {device!r} is neither here nor emulated: "
-                f"{here[device].reason}; those that can be checked: "
-                f"{', '.join(usual())}"
+                f"device {device!r} is neither here nor emulated: {reason}; those that "
+                f"can be checked: {', '.join(usual())}"
             )
         for mode in probes.modes or ("",):
-            section = "cpu" if absent else _section(cfg, device, emulated, mode)
-            one = Request(cfg, grants, device, section, emulated, absent, mode, **sizes)
+            section = _section(cfg, on, emulated, mode)
+            one = Request(cfg, grants, device, section, emulated, mode, **sizes)
             one = replace(one, torch_device=probes.torch_device, first=not found)
             found.append(one)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -38,8 +37,6 @@ class Updates(Watching):
     priority = Priority.LOWEST
 
     def __init__(self) -> None:
-        self.saving = 0.0
-        """Seconds that the checkpoint in the middle took."""
         self.by_number: dict[int, Update] = {}
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
@@ -94,9 +91,7 @@ class Updates(Watching):
             for key, value in now.items()
             if value is None or before.get(key, value) != value
         ]
-        start = perf_counter()
         self.saved = runner.save_checkpoint(name="middle")
-        self.saving = perf_counter() - start
 
 
 def _plain(runner: Run) -> dict[tuple[type, str], Any]:

@@ -1,34 +1,27 @@
-"""What the first updates of a training did: records, their noise, and their file.
-
-The file is one of safetensors: reading it runs nothing.
-"""
+"""What the first updates of a training did: records, their noise, and their file."""
 
 from __future__ import annotations
 
+import io
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from devrun.checkpoint import fileops, tensorfile
 from devrun.errors import ConfigError
-from devrun.files import disk_errors, json_line, parse_json, replace_file
+from devrun.files import disk_errors, open_regular, replace_file
 from devrun.rehearsal.bench import DTYPES
 from devrun.text import one_line
 
-SCHEMA = "devrun.recording/3"
+SCHEMA = "devrun.recording/4"
 KINDS = ("dropout", "batch", "hyperparameter", "input", "activation", "loss",
          "gradient", "update", "buffer")  # fmt: skip
 KEPT, OF_INPUTS = 1 << 18, 1 << 14
 """Values of a tensor that are compared at most, spread over it evenly; the same of what
 a module is given, which is mostly what another one put out."""
-LARGEST = 1 << 32
-"""Bytes of a file that is read."""
 MOVES = 3
 """Measurements of what one rounding does; the largest effect counts."""
 SLACK = 4.0
@@ -197,78 +190,38 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    keys, astray = list(recording.records), recording.astray
-    about = {
-        "schema": SCHEMA,
-        "label": recording.label,
-        "precision": recording.precision,
-        "steps": recording.steps,
-        "whole": recording.whole,
-        "places": recording.places,
-        "keys": [[*astuple(key), _number(recording.noise.get(key))] for key in keys],
-        "astray": astray and [keys.index(astray[0]), _number(astray[1])],
-    }
-    tensors = {str(i): recording.records[key] for i, key in enumerate(keys)}
-    text = bytearray(json_line(about))
-    tensors["about"] = torch.frombuffer(text, dtype=torch.uint8)
+    kept: dict[str, Any] = {**vars(recording), "schema": SCHEMA}
+    for name in ("records", "noise"):
+        kept[name] = [(astuple(key), value) for key, value in kept[name].items()]
+    if recording.astray is not None:
+        kept["astray"] = astuple(recording.astray[0]), recording.astray[1]
+    file = io.BytesIO()
+    torch.save(kept, file)
     with disk_errors(f"cannot write {os.fspath(path)!r}", "; choose another place"):
-        replace_file(path, b"".join(map(bytes, tensorfile.pieces(tensors))))
+        replace_file(path, file.getvalue())
 
 
 def read(path: str | os.PathLike[str]) -> Recording:
-    """The recording in a file, which may be a stranger's.
+    """The recording in a file, which may be a stranger's: nothing of it is run.
 
     Raises:
         ConfigError: it is not there, or no recording.
     """
-    place = Path(path).resolve()
     try:
-        tensors = tensorfile.read(fileops.read_file(place, limit=LARGEST))
-        return _recording(parse_json(bytes(tensors["about"].numpy())), tensors)
+        with open_regular(path) as file:
+            kept = torch.load(file, map_location="cpu", weights_only=True)
+        if kept.pop("schema") != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
+        for name in ("records", "noise"):
+            kept[name] = {Key(*key): value for key, value in kept[name]}
+        if kept["astray"] is not None:
+            kept["astray"] = Key(*kept["astray"][0]), kept["astray"][1]
+        return Recording(**kept)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{os.fspath(path)!r} cannot be read: {reason}") from error
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except Exception as error:
         raise ConfigError(
             f"{os.fspath(path)!r} is no recording of devrun compare --record "
-            f"({type(error).__name__}: {one_line(error)}); make it anew"
+            f"({type(error).__name__}: {one_line(error)[:100]}); make it anew"
         ) from error
-
-
-def _recording(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Recording:
-    """What `write` wrote.
-
-    Raises:
-        ValueError, TypeError, LookupError, AttributeError: something else.
-    """
-    if about["schema"] != SCHEMA or about["precision"] not in DTYPES:
-        raise ValueError(f"its schema or precision is not one of {SCHEMA}")
-    sizes = int(about["steps"]), int(about["whole"])
-    found = Recording(_text(about["label"]), about["precision"], *sizes)
-    found.places = {_text(k): _text(v) for k, v in about["places"].items()}
-    keys = []
-    for index, (step, kind, name, call, caller, noise) in enumerate(about["keys"]):
-        if kind not in KINDS or not 1 <= int(step) <= found.steps:
-            raise ValueError(f"a record of {kind!r} in update {step!r}")
-        keys.append(Key(int(step), kind, _text(name), int(call), _text(caller)))
-        record = tensors[str(index)].reshape(-1)
-        if not record.is_floating_point() or not 0 < len(record) <= KEPT:
-            raise ValueError(f"record {index} is of {record.dtype} and {len(record)}")
-        found.records[keys[-1]] = record
-        if noise is not None:
-            found.noise[keys[-1]] = float(noise)
-    if about["astray"] is not None:
-        found.astray = keys[int(about["astray"][0])], float(about["astray"][1])
-    return found
-
-
-def _text(value: str) -> str:
-    """What may be shown."""
-    if not value.isprintable():
-        raise ValueError(f"{value!r} is no name")
-    return value
-
-
-def _number(value: float | None) -> float | str | None:
-    """JSON has no infinity."""
-    return value if value is None or math.isfinite(value) else str(value)

@@ -15,13 +15,10 @@ from devrun.log.jsonlines import json_number
 from devrun.redact import redact
 from devrun.rehearsal.report.digest import Digest, digest
 from devrun.rehearsal.report.runs import Curve, RecordedRun
-from devrun.rehearsal.report.thinning import thinned
 
 SCHEMA = "devrun.report/2"
 POINTS = 20_000
 """Of a curve at most, about."""
-DEPTH = 100
-"""Of mappings and lists in each other; what is deeper is left out."""
 NO_RESULTS = ("lr", "momentum", "memory", "time", "data_time")
 """Logged values of a validation that say nothing of the model."""
 PART = ("started", "status", "error", "iterations", "duration_seconds")
@@ -29,11 +26,7 @@ PART = ("started", "status", "error", "iterations", "duration_seconds")
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a log may have any numbers
-def report_data(
-    runs: Sequence[RecordedRun],
-    *,
-    watts: float | None = None,
-) -> dict[str, Any]:
+def report_data(runs: Sequence[RecordedRun]) -> dict[str, Any]:
     """Everything that the page shows, as JSON's types; `docs/report.md` has the keys.
 
     Raises:
@@ -54,7 +47,7 @@ def report_data(
                     "path": str(run.path),
                     "facts": run.facts,
                     "earlier": [{k: f.get(k) for k in PART} for f in run.earlier],
-                    "figures": asdict(digest(run, watts=watts)),
+                    "figures": asdict(digest(run)),
                     "curves": [_curve(curve, run) for curve in run.curves],
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
@@ -71,7 +64,6 @@ def comparison(
     *,
     sort: str | None = None,
     keys: Sequence[str] = (),
-    watts: float | None = None,
 ) -> list[list[str]]:
     """A row of each run for a terminal or a spreadsheet, behind one of titles.
 
@@ -80,7 +72,6 @@ def comparison(
 
     Args:
         sort: a column; the best run, or the least value, comes first.
-        watts: power of the machine, for the energy.
 
     Raises:
         ConfigError: `sort` or a key is in no run.
@@ -91,7 +82,7 @@ def comparison(
             "status": shown(run.facts.get("status")),
             **_cells(run, keys),
         }
-        | _costs(digest(run, watts=watts))
+        | _costs(digest(run))
         for name, run in zip(_names(runs), runs)
     ]
     titles = list(dict.fromkeys(title for row in rows for title in row))
@@ -120,7 +111,6 @@ def _costs(figures: Digest) -> dict[str, Any]:
     named = {
         "seconds": figures.seconds,
         "samples/s": figures.samples_per_sec,
-        "J": figures.joules,
     }
     return {name: f"{value:.5g}" for name, value in named.items() if value is not None}
 
@@ -186,17 +176,15 @@ def _configs(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
     return {key: row for key, row in table.items() if any(v != row[0] for v in row)}
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any) -> Any:
     """`value` in JSON's types; secrets masked; numbers that JSON lacks as text."""
-    if depth > DEPTH:
-        return "..."
     if isinstance(value, Mapping):
-        return {str(key): plain(entry, depth + 1) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray):
         rounded = np.char.mod("%.7g", value) if value.dtype.kind == "f" else value
         return [json_number(v) for v in rounded.astype(value.dtype).tolist()]
     if isinstance(value, (list, tuple)):
-        return [plain(entry, depth + 1) for entry in value]
+        return [plain(entry) for entry in value]
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float):
@@ -206,3 +194,42 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def shown(value: Any, form: str = "{}") -> str:
     return "" if value is None else form.format(value)
+
+
+def thinned(
+    steps: np.ndarray, values: np.ndarray, points: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """At most about `points` of them: the least and the greatest of each stretch.
+
+    Args:
+        steps: ascending, of shape (n,).
+        values: of shape (n,); what is not finite is never left out by another value.
+        points: how many to keep.
+
+    Returns:
+        Steps, values and the mean of each point's stretch (of its finite values; NaN
+        where there is none), all of the same length, in order. All n points, each its
+        own mean, where n is no more than `points`.
+    """
+    count = len(values)
+    if count <= points:
+        return steps, values, np.where(np.isfinite(values), values, np.nan)
+    # each stretch gives its extremes and the first of each kind that is not finite
+    edges = np.linspace(0, count, max(points // 2, 1) + 1).astype(int)
+    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    finite = np.isfinite(values)
+    starts = edges[:-1]
+    sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
+    counts = np.add.reduceat(finite.astype(int), starts)
+    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+    order = np.lexsort(
+        (values, ~finite, stretch)
+    )  # by stretch, finite first, ascending
+    kept = np.zeros(count, dtype=bool)
+    some = counts > 0
+    kept[order[starts[some]]] = True
+    kept[order[starts[some] + counts[some] - 1]] = True
+    for odd in (np.isnan(values), np.isposinf(values), np.isneginf(values)):
+        where = np.flatnonzero(odd)
+        kept[where[np.unique(stretch[where], return_index=True)[1]]] = True
+    return steps[kept], values[kept], means[stretch[kept]]

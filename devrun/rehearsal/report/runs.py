@@ -7,28 +7,24 @@ says what could not be read.
 from __future__ import annotations
 
 import functools
+import io
 import json
-import math
 import os
 import re
-import stat
-from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError
-from devrun.files import user_path
+from devrun.files import open_regular, user_path
 from devrun.text import RECORD, one_line
 
-MOST_BYTES = 1 << 30
-"""Of a log; of `run.json` and the config a 64th."""
 POSITION = ("mode", "epoch", "iter", "step")
 """Fields of a log line that say where it is."""
 _ENTRY = re.compile(
@@ -132,39 +128,29 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     return run
 
 
-@contextmanager
-def _reading(path: Path, most: int = MOST_BYTES) -> Iterator[IO[str]]:
-    """The text of a file of the folder itself: what came with it leads nowhere else.
+def _reading(path: Path) -> TextIO:
+    """Its text.
 
     Raises:
-        OSError: a link, no regular file, or one of more than `most` bytes.
+        OSError: it cannot be read, or has no end.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, encoding="utf-8", errors="replace") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "it is no regular file")
-        if status.st_size > most:
-            raise OSError(0, f"it has more than {most} bytes")
-        yield file
+    return io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
 
 
 def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
     """The values of all logs; a run that was resumed goes on from its checkpoint."""
-    found: dict[tuple[str, str], tuple[array[int], array[float]]] = {}
+    found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
     for log in logs:
         began = False
         for record in _records(log, problems):
             mode, step = record.get("mode"), record.get("step")
             if not isinstance(mode, str) or not isinstance(step, int):
                 continue  # the head of the file
-            if not 0 <= step < 1 << 53:
-                continue
             if not began:
                 began = True
                 _forget(found, step if mode == "train" else step + 1)
             for name, value in _numbers(record):
-                steps, values = found.setdefault((name, mode), (array("q"), array("d")))
+                steps, values = found.setdefault((name, mode), ([], []))
                 if steps and steps[-1] == step:
                     values[-1] = value
                 elif not steps or step > steps[-1]:
@@ -176,11 +162,11 @@ def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
 
 
 def _forget(
-    found: Mapping[tuple[str, str], tuple[array[int], array[float]]], step: int
+    found: Mapping[tuple[str, str], tuple[list[int], list[float]]], step: int
 ) -> None:
     """Drop what an earlier part of the run logged of `step` and later."""
     for steps, values in found.values():
-        kept = int(np.searchsorted(steps, step))
+        kept = bisect_left(steps, step)
         del steps[kept:], values[kept:]
 
 
@@ -191,7 +177,7 @@ def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
             for line in file:
                 try:
                     record = json.loads(line)
-                except (ValueError, RecursionError):
+                except ValueError:
                     broken += 1
                     continue
                 if isinstance(record, dict):
@@ -199,40 +185,37 @@ def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     except OSError as error:
         problems.append(f"{log.name} cannot be read: {error.strerror}")
     if broken:
-        lines_ = "line" if broken == 1 else "lines"
-        problems.append(f"{log.name}: {broken} damaged {lines_} left out")
+        problems.append(f"{log.name}: damaged lines left out: {broken}")
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in record.items():
         if name in POSITION:
             continue
-        if isinstance(value, dict):  # the learning rates of several optimizers
-            yield from (
-                (f"{name}/{key}", number)
-                for key, entry in value.items()
-                if (number := _number(entry)) is not None
-            )
-        elif (number := _number(value)) is not None:
-            yield name, number
+        several = isinstance(value, dict)  # the learning rates of several optimizers
+        entries = (
+            {f"{name}/{key}": each for key, each in value.items()}
+            if several
+            else {name: value}
+        )
+        for key, entry in entries.items():
+            if (number := _number(entry)) is not None:
+                yield key, number
 
 
 def _number(value: Any) -> float | None:
     if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
+        return float(value)
     return None
 
 
 def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        with _reading(path, MOST_BYTES >> 6) as file:
+        with _reading(path) as file:
             facts = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         reason = (
             "is not there" if isinstance(error, FileNotFoundError) else "is damaged"
         )
@@ -245,7 +228,7 @@ def _config(path: Path, problems: list[str]) -> dict[str, Any]:
     """The resolved config as it was written: nothing in it is looked up again."""
     file = path / "config.yaml"
     try:
-        with _reading(file, MOST_BYTES >> 6) as stream:
+        with _reading(file) as stream:
             text = stream.read()
         tree = read_yaml(text, str(file), Budget())
     except (OSError, ValueError) as error:  # a ConfigError is a ValueError
@@ -282,7 +265,7 @@ def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
     return [Warned(level, text, times) for (level, text), times in counts.items()]
 
 
-def _entries(file: IO[str]) -> Iterator[tuple[str, str]]:
+def _entries(file: TextIO) -> Iterator[tuple[str, str]]:
     """(level, text) of the warnings and errors of a log."""
     level, lines = "", [""]
     for line in file:

@@ -48,8 +48,4 @@ def finite(value: Any) -> float | None:
     """A number of a file as one to compute with; None where it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return float(value) if math.isfinite(value) else None

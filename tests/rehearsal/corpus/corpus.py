@@ -33,8 +33,6 @@ from tests.support import zygote
 
 HERE = Path(__file__).parent
 DEVICES = ("cpu", "cuda", "hpu", "ipu")
-TIMED = ("data", "hook")
-"""Kinds of findings that depend on how busy this machine is."""
 PLACES = ("at the line", "elsewhere", "missed", "lost")
 _FAULT = re.compile(r"fault\[([\w, ]+)\]: ([^;#]+)")
 _REMEDY = re.compile(r"^ *# remedy(?:\[([\w, ]+)\])?(\+?): ?(.*)$")
@@ -243,7 +241,7 @@ def _placed(part, program, device, marks, result):
             place, at = ("lost" if result["ended"] else "missed"), ""
         part.places[device, place] += 1
         part.told.append(f"{place}: {mark}{at}")
-    alarms = [one for one in left if _counts(one) and not _of_a_line(one, marks)]
+    alarms = [one for one in left if not _of_a_line(one, marks)]
     part.alarms[device] += len(alarms)
     part.told += [
         f"false alarm: {program.name} {_brief(device, one)}" for one in alarms
@@ -285,10 +283,6 @@ def _shared(finding, marks, mark):
     """Whether another fault of the same line has the finding too."""
     same = [one for one in marks if _at(finding, one) and _fits(finding, one)]
     return any(one is not mark for one in same)
-
-
-def _counts(finding):
-    return finding["kind"] not in TIMED
 
 
 def _brief(device, finding):

@@ -49,7 +49,7 @@ class Compiles(Probe):
     def _breaks(self, training: Training) -> Iterator[Finding]:
         adapter: Any = training.runner.adapter
         work = partial(explained, training.runner.model, self._call, adapter)
-        breaks = aside(self.request, work)
+        breaks = aside(work)
         self.note.fact(_FACT, {"graph breaks": len(breaks)})
         for reason, remedy, site in breaks:
             yield Finding(

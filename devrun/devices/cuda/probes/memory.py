@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from devrun.devices.update import needs_closure
@@ -11,7 +10,7 @@ from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.probes.aside import aside
 from devrun.probes.finding import Finding
-from devrun.probes.keys import BatchSize
+from devrun.probes.keys import BatchSize, pasted
 from devrun.probes.memory import Use, memory_of, needed
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
@@ -21,7 +20,6 @@ from devrun.step import MicroBatches
 from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 
-_TRIES = 3
 _FACT = "memory in MiB"
 
 
@@ -64,7 +62,7 @@ class Memory(Probe):
         if not optimizers or any(map(needs_closure, optimizers)):
             return
         try:
-            use, how = self._use(training, size.samples, size.accumulate)
+            use = self._use(training, size.samples, size.accumulate)
         except RuntimeError as error:
             self.note.fact(_FACT, {"not measured": str(error)})
             if self.request.memory is None:
@@ -79,7 +77,6 @@ class Memory(Probe):
                 "margin": round((needed(use.peak) - use.peak) / 2**20, 2),
                 "samples": size.samples,
                 "highest in": use.held_by,
-                "measured": how,
             },
         )
         limit = self.request.memory
@@ -92,32 +89,16 @@ class Memory(Probe):
         samples: int,
         accumulate: int,
         recompute: bool = False,
-    ) -> tuple[Use, str]:
-        """The memory of `samples`, and how it was found."""
+    ) -> Use:
+        """The memory of `samples`."""
 
-        def use(count: int, fake: bool) -> Use:
-            found: Use = aside(
-                self.request,
-                lambda: memory_of(
-                    training,
-                    self.batch,
-                    count,
-                    accumulate if fake else min(accumulate, 2),
-                    fake=fake,
-                    recompute=recompute,
-                ),
+        def work() -> Use:
+            return memory_of(
+                training, self.batch, samples, accumulate, recompute=recompute
             )
-            return found
 
-        try:
-            return use(samples, True), "without values"
-        except RuntimeError as error:
-            # a model that looks at values: two small sizes, and a line through them
-            small, large = (use(min(count, samples), False) for count in (4, 8))
-            if samples <= 8:
-                return large, f"with values: {error}"
-            found = large.beyond(small, (samples - 8) / 4)
-            return found, f"from 4 and 8 samples: {error}"
+        found: Use = aside(work)
+        return found
 
     def _finding(
         self, training: Training, size: BatchSize, use: Use, limit: int
@@ -130,7 +111,7 @@ class Memory(Probe):
         )
         margin = size_text(needed(use.peak) - use.peak)
         remedy = (
-            ", ".join(f"{key}: {_yaml(value)}" for key, value in fix.items())
+            pasted(fix)
             if fix
             else "device: {type: cuda} with fewer weights on each GPU (fsdp), or a "
             "smaller model or sample: one sample does not fit"
@@ -171,33 +152,16 @@ class Memory(Probe):
     def _most(
         self, training: Training, size: BatchSize, limit: int, recompute: bool
     ) -> int:
-        """The most samples of a micro-batch that fit; 0 if none is seen to.
-
-        The peak is nearly a line over the samples: two sizes show it, and another
-        trial has the last word.
-        """
-
+        """The most samples of a micro-batch that fit; 0 where not one does."""
         update = size.samples * size.accumulate
-
-        def peak(samples: int) -> int:
-            return self._use(training, samples, update // samples, recompute)[0].peak
-
-        if needed(peak(size.samples)) <= limit:
-            return size.samples
-        large, small = max(size.samples // 2, 1), max(size.samples // 4, 1)
-        most = peak(large)
-        slope = (most - peak(small)) / max(large - small, 1)
-        likely = (
-            samples
-            for samples in range(large, 0, -1)
-            if update % samples == 0
-            and needed(most - slope * (large - samples)) <= limit
-        )
-        for samples in islice(likely, _TRIES):
-            if needed(peak(samples)) <= limit:
-                return samples
-        return 0
-
-
-def _yaml(value: Any) -> str:
-    return "true" if value is True else str(value)
+        sizes = [n for n in range(1, size.samples + 1) if update % n == 0]
+        first, last = 0, len(sizes)
+        while first < last:  # as many of them fit at the least, and at the most
+            middle = (first + last) // 2
+            samples = sizes[middle]
+            use = self._use(training, samples, update // samples, recompute)
+            if needed(use.peak) <= limit:
+                first = middle + 1
+            else:
+                last = middle
+        return sizes[first - 1] if first else 0

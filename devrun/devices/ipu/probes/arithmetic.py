@@ -29,8 +29,7 @@ class Sizes:
 
     def __init__(self, cfg: Any, settings: IPUSettings) -> None:
         training = settings.training
-        section = training.get("Training") or {}
-        own = section.get("gradientAccumulation")
+        own = training.get("Training.gradientAccumulation")
         update = cfg.get("optimizer_config") or {}
         options = loader_options(cfg["data"], "train")
         self.micro = options.get("samples_per_gpu") or 1
@@ -127,7 +126,7 @@ class Arithmetic(Probe):
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             return
         if (count := len(data)) < sizes.samples:
-            self._small = _fewer(sizes, count, training.cfg)
+            self._small = _fewer(sizes, count)
             self._found(
                 "data set",
                 f"it has {count} samples, fewer than one update needs: {sizes}",
@@ -181,21 +180,9 @@ class Arithmetic(Probe):
         )
 
 
-def _fewer(sizes: Sizes, count: int, cfg: Any) -> dict[str, Any]:
-    """Smaller factors with which `count` samples make an update."""
-    fix: dict[str, Any] = {}
+def _fewer(sizes: Sizes, count: int) -> dict[str, Any]:
+    """A micro-batch and accumulation with which `count` samples make an update."""
     least = sizes.needed if sizes.stages > 1 else 1
-    rest = sizes.micro * sizes.replicas * sizes.iterations
-    accumulation = max(least, min(sizes.accumulation, count // rest))
-    if accumulation < sizes.accumulation:
-        fix[sizes.accumulation_key] = accumulation
-    rest = sizes.micro * accumulation * sizes.iterations
-    replicas = sizes.replicas
-    while replicas > 1 and rest * replicas > count:
-        replicas //= 2
-    if replicas < sizes.replicas:
-        fix[key_of(cfg, "replicas")] = replicas
-    micro = count // (accumulation * sizes.iterations * replicas)
-    if micro < sizes.micro:
-        fix[sizes.micro_key] = max(micro, 1)
-    return fix
+    micro = count // (least * sizes.replicas * sizes.iterations)
+    fix = {sizes.micro_key: min(max(micro, 1), sizes.micro)}
+    return {**fix, sizes.accumulation_key: least} if least < sizes.accumulation else fix
