@@ -1,7 +1,8 @@
-"""`ProgressHook`: a bar by tqdm, where there is a terminal."""
+"""`ProgressHook`: a bar by tqdm, where there is a terminal or a notebook."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,7 +28,8 @@ class ProgressHook(Hook):
     the last average that the loggers took.
 
     Args:
-        bar: True for a bar, False for none, None for one where stderr is a terminal.
+        bar: True for a bar, False for none, None for one where stderr is a terminal,
+            or where a notebook redraws it.
     """
 
     priority: Any = Priority.LOWEST  # after the loggers took their averages
@@ -58,7 +60,8 @@ class ProgressHook(Hook):
         self._close()
 
     def _new_bar(self, runner: Run, batches: Any = None, **options: Any) -> Bar:
-        off = runner.rank != 0 or (None if self.bar is None else not self.bar)
+        bar = True if self.bar is None and "ipykernel" in sys.modules else self.bar
+        off = runner.rank != 0 or (None if bar is None else not bar)
         return Bar(
             batches, disable=off, dynamic_ncols=True, mininterval=REFRESH, **options
         )

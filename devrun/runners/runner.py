@@ -30,6 +30,7 @@ from devrun.runners.arguments import (
 )
 from devrun.runners.checkpointer import Checkpointer
 from devrun.runners.helpers import get_time_str
+from devrun.runners.notebook import html_of
 from devrun.runners.registration import HookConfig
 from devrun.runners.session import Session
 from devrun.runners.workflow import Workflow
@@ -396,6 +397,16 @@ class BaseRunner(ABC):
             allow_changes=allow_changes,
             allow_pickle=allow_pickle,
         )
+
+    def __repr__(self) -> str:
+        limit = "" if self.max_iters is None else f" of {self.max_iters}"
+        return (
+            f"<{type(self).__name__}: {self.model_name} on {self.adapter.name}, "
+            f"{self.epoch} epochs and {self.iter}{limit} updates done>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     hooks: list[Hook] = _of("table.hooks", "All hooks in the order they are called.")
     _hooks = hooks
