@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,8 +109,11 @@ def summary(facts: Mapping[str, Any], work_dir: Path, *, dry_run: bool) -> str:
         lines.append(f"time: {bound}")
     folder = shlex.quote(str(work_dir))
     if checkpoint:
-        at = shlex.quote(os.path.relpath(checkpoint))
-        lines.append(f"evaluate: devrun test {folder}/config.yaml {at}")
+        at, whole = Path(checkpoint), work_dir.absolute()
+        if whole in at.parents:  # as the folder was named, which may be a secret
+            at = work_dir / at.relative_to(whole)
+        words = f"{folder}/config.yaml {shlex.quote(str(at))}"
+        lines.append(f"evaluate: devrun test {words}")
     lines.append(f"report: devrun report {folder}")
     return "\n".join(lines)
 

@@ -71,13 +71,20 @@ class ConsoleFormatter(SafeFormatter):
         text = super().format(record)
         if not sys.stderr.isatty():
             return text
-        width = os.get_terminal_size(sys.stderr.fileno()).columns
-        if width > MARGIN:
+        if (width := _columns()) > MARGIN:
             text = "\n".join(_folded(line, width) for line in text.split("\n"))
         colour = COLOURS.get(record.levelno)
         if colour is None or os.environ.get("NO_COLOR"):
             return text
         return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _columns() -> int:
+    """Of the terminal that stderr is; 0 of what only says that it is one."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 class ConsoleHandler(logging.Handler):

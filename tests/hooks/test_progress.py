@@ -95,4 +95,5 @@ def test_log_lines_and_the_bar_do_not_mix(screen, monkeypatch):
         close_logger("progress-test")
     lines = [part for part in screen.getvalue().split("\r") if "Epoch [" in part]
     assert len(lines) == 2
-    assert all(line.startswith("20") and line.endswith("\n") for line in lines)
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines)
+    assert all(line.endswith("\n") for line in lines)
