@@ -71,8 +71,8 @@ def _refuse_mixed_flags(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--devices is for a config, and {args.config} is a program; leave it out"
         )
-    elif names:
-        raise ConfigError("--device and --devices clash; give one of them")
+    elif len(names) > 1:
+        raise ConfigError("--devices is about one kind of device: give one --device")
 
 
 def _found(args: argparse.Namespace) -> Any:
@@ -112,6 +112,7 @@ def _scaling(args: argparse.Namespace) -> Any:
         grants,
         args.devices,
         memory=args.memory,
+        device=(args.device or [None])[0],
         timeout=args.timeout,
     )
 
@@ -180,18 +181,25 @@ def _finding(finding: Any) -> list[str]:
 def _scaling_words(found: Any) -> str:
     """A table: what a rank sends in an update, and has in memory, by strategy."""
     times = f"{found.micro_batches} x " * (found.micro_batches > 1)
-    lines = [f"each device: {times}{found.samples} samples an update", ""]
+    computing = f"computing: {_milliseconds(found.computing)}"
+    lines = [f"each device: {times}{found.samples} samples an update, {computing}", ""]
     kinds = [k for k in _KINDS if any(getattr(one, k) for one in found.strategies)]
     fits = any(one.fits is not None for one in found.strategies)
     names = [kind.replace("_", " ") for kind in kinds]
     title = f"MiB of a rank of {found.devices}"
-    rows = [[title, *names, *["fits"] * fits, "sent"]]
+    rows = [[title, *names, *["fits"] * fits, "sent", "sending"]]
     for one in found.strategies:
         sizes = [f"{getattr(one, kind) / 2**20:.4g}" for kind in kinds]
+        sent = [f"{one.sent / 2**20:.4g}", _milliseconds(one.sending)]
         verdict = ["yes" if one.fits else "no"] * fits
-        rows.append([_mesh(one), *sizes, *verdict, f"{one.sent / 2**20:.4g}"])
+        rows.append([_mesh(one), *sizes, *verdict, *sent])
     lines += aligned(rows, numbers=True)
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    if any("not measured" in line for line in lines):
+        how = (
+            "--device D times updates on a device that is here; sending is measured by"
+        )
+        lines += ["", f"{how} devrun devices --bench under torchrun"]
     return "\n".join(lines)
 
 
@@ -199,3 +207,7 @@ def _mesh(one: Any) -> str:
     """`hybrid 2x8`: so many copies, of so many shards each."""
     divided = bool(min(one.replicate, one.shard) > 1)
     return f"{one.strategy}" + f" {one.replicate}x{one.shard}" * divided
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1e3:.4g} ms"

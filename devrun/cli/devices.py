@@ -24,7 +24,7 @@ from devrun.errors import ConfigError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     switch(parser, "--json", "as JSON, for scripts")
-    switch(parser, "--bench", "measure a device's speed")
+    switch(parser, "--bench", "measure a device's speed, and keep it")
     add("--device", help="the one to measure (auto)")
     add("--conformance", metavar="NAME", help="test the adapter of a device")
     switch(parser, "--emulate", "test it on the device's emulator")
@@ -95,7 +95,7 @@ def _conformance(name: str, emulate: bool) -> int:
 def _bench(args: argparse.Namespace) -> int:
     from devrun.devices.resolve import resolve_device
     from devrun.dist import get_dist_info
-    from devrun.rehearsal.bench import measure
+    from devrun.rehearsal.bench import measure, save
 
     adapter = resolve_device(args.device or "auto")
     with ExitStack() as undo:
@@ -103,12 +103,13 @@ def _bench(args: argparse.Namespace) -> int:
         adapter.setup(0)
         peaks = measure(adapter)
         if get_dist_info()[0] == 0:
+            kept = save(peaks)
             words = json.dumps(asdict(peaks), indent=2) if args.json else None
-            say(words or _rates(peaks))
+            say(words or _rates(peaks, str(kept)))
     return 0
 
 
-def _rates(peaks: Any) -> str:
+def _rates(peaks: Any, kept: str) -> str:
     """A table: the median, and the quartiles around it."""
     where = f"{peaks.description} ({peaks.device}), {peaks.threads} host threads"
     lines = [f"{where}, torch {peaks.versions['torch']}"]
@@ -117,4 +118,4 @@ def _rates(peaks: Any) -> str:
         rate = f"{m.median:>9.4g} {m.unit:<8}{spread:<24}"
         lines.append(f"{m.kind:<11}{m.dtype:<6}{rate}  {m.shape}")
     lines += [f"not measured: {line}" for line in peaks.left_out]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"kept for the runs on this device: {kept}"])

@@ -26,10 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--keys", nargs="+", default=[], metavar="KEY", help="of the config, as columns"
     )
+    add("--watts", type=float, metavar="W", help="power of the machine, for energy")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Write the page; 0 also where parts of a run could not be read."""
+    watts = args.watts
+    if watts is not None and not 0 <= watts < float("inf"):
+        raise ConfigError(f"--watts must be a number from 0 on, got {watts}")
     table = args.table or args.csv
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
@@ -40,10 +44,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
     if table:
-        rows = comparison(runs, sort=args.sort, keys=args.keys)
+        rows = comparison(runs, sort=args.sort, keys=args.keys, watts=watts)
         say(_csv(rows) if args.csv else aligned_rows(rows))
         return 0
-    data = report_data(runs)
+    data = report_data(runs, watts=watts)
     if args.json:
         say(json.dumps(data, allow_nan=False))
         return 0

@@ -7,18 +7,18 @@ they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.models.recompute import checkpoint_blocks
 from devrun.parallel.strategy import optimizers_in
-from devrun.probes.numbers import Numbers
 from devrun.probes.probe import Training
 from devrun.tensors import INSIDE, batch_size_of, local_of, nbytes, replaced, tensors_in
 
@@ -68,6 +68,22 @@ class Use:
     @property
     def peak(self) -> int:
         return sum(self.bytes.values())
+
+
+class Numbers(TorchDispatchMode):
+    """Gives some where one is read (`loss.item()`); sizes seldom depend on it."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            if isinstance(args[0], FakeTensor):
+                return 1.0 if args[0].is_floating_point() else 1
+        return func(*args, **(kwargs or {}))
 
 
 def update_memory(

@@ -77,6 +77,22 @@ def here(depth: int = 1) -> str | None:
     return user_line(_places(traceback.walk_stack(sys._getframe(depth))))
 
 
+def asking() -> FrameType | None:
+    """The innermost frame of the user's or of a model's; None where devrun asked."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (is_foreign(file) or looks_on(file)):
+            return None if is_own(file) or calls_model(file) else frame
+        frame = frame.f_back
+    return None
+
+
+def line_asking() -> str | None:
+    """The user's line that asked; None where devrun asked by itself."""
+    return None if asking() is None else here(2)
+
+
 def of_error(error: BaseException) -> str | None:
     """The user's line that raised `error`, or what caused it."""
     chain: list[BaseException] = []

@@ -6,11 +6,14 @@ median over the rounds: the best of many is what a shared machine never gives ag
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ import torch.distributed as dist
 from devrun.devices.base import DeviceAdapter
 from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import UnsupportedFeatureError
+from devrun.files import replace_text, user_path
 from devrun.text import one_line
 
 SCHEMA = "devrun.peaks/2"
@@ -93,7 +97,7 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
         left_out.append("all_reduce: one process; start it with torchrun for more")
     return Peaks(
         device=str(device),
-        description=_description(adapter),
+        description=describe(adapter),
         versions={"torch": str(torch.__version__)},
         threads=torch.get_num_threads(),
         measured=measured,
@@ -101,8 +105,8 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
     )
 
 
-def _description(adapter: Any) -> str:
-    """The name of the hardware."""
+def describe(adapter: Any) -> str:
+    """The name of the hardware, by which results are told apart."""
     infos = adapter.list_devices()
     return str(infos[adapter.device.index or 0].name if infos else adapter.name)
 
@@ -195,3 +199,31 @@ def _judged(case: Case, times: Sequence[float]) -> Measured:
     rates = [each * 1e6 if unit == "us" else case.work / each / 1e9 for each in times]
     low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
     return Measured(case.kind, case.dtype, case.shape, median, low, high, unit)
+
+
+def save(peaks: Peaks) -> Path:
+    """Keep the result for forecasts of this device; where it is."""
+    path = _place(peaks.description)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(asdict(peaks), indent=2) + "\n")
+    return path
+
+
+def load(adapter: DeviceAdapter) -> Peaks | None:
+    """The result kept for the device of `adapter`; None without one."""
+    try:
+        data = json.loads(_place(describe(adapter)).read_text(encoding="utf-8"))
+        measured = [Measured(**entry) for entry in data.pop("measured")]
+        peaks = Peaks(measured=measured, **data)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None  # such as a device of whole graphs, or a damaged file
+    return peaks if peaks.schema == SCHEMA else None
+
+
+def _place(description: str) -> Path:
+    """Of what the hardware reaches with this torch and as many threads."""
+    root = os.environ.get("XDG_CACHE_HOME") or user_path("~/.cache")
+    threads = torch.get_num_threads()
+    words = f"{description} torch {torch.__version__} threads {threads}"
+    name = "".join(c if c.isalnum() or c in ".+-" else "_" for c in words)
+    return Path(root) / "devrun" / "peaks" / f"{name}.json"

@@ -47,7 +47,7 @@ FLAGS = {
         --import --json --mmcv --precisions --record --seed --steps --trust-config -h
     """,
     "report": """
-        --csv --help --json --keys --output --sort --table -h
+        --csv --help --json --keys --output --sort --table --watts -h
         -o
     """,
     "predict": """

@@ -1,16 +1,26 @@
-"""`devrun devices --bench`: measured, refused on emulators."""
+"""`devrun devices --bench`: measured, kept for this device, refused on emulators."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import partial
 
 import pytest
+import torch
 
 from devrun.devices.resolve import resolve_device
 from devrun.rehearsal import bench as module
+from devrun.rehearsal.bench import load
 from tests.support import zygote
 from tests.support.command import command
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -19,7 +29,7 @@ def devices(capsys):
 
 
 @pytest.mark.slow
-def test_the_cpu_is_measured(devices):
+def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     status, out, _ = devices("--bench", "--device", "cpu", "--json")
     data = json.loads(out)
     assert (status, data["schema"], data["device"]) == (0, "devrun.peaks/2", "cpu")
@@ -30,6 +40,13 @@ def test_the_cpu_is_measured(devices):
     shapes = [e["shape"] for e in data["measured"] if e["kind"] == "matmul"]
     assert "1000x1001 by 1001x1000" in shapes
     assert any(line.startswith("all_reduce: ") for line in data["left_out"])
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    kept = load(adapter)
+    assert [asdict(entry) for entry in kept.measured] == data["measured"]
+    (file,) = cache.rglob("*.json")
+    file.write_text(file.read_text()[:100])
+    assert load(adapter) is None  # damaged: as if nothing was measured
 
 
 @pytest.mark.parametrize(
@@ -51,6 +68,17 @@ def test_an_emulated_device_is_not_measured(name):
     adapter = resolve_device({"type": name, "emulate": True})
     with pytest.raises(module.UnsupportedFeatureError, match="nothing about speed"):
         module.measure(adapter)
+
+
+@pytest.mark.parametrize("text", ["3", "{}", '{"measured": [{"median": 1}]}'])
+def test_a_result_of_another_kind_counts_as_none(text):
+    adapter = resolve_device("cpu")
+    adapter.setup(0)
+    words = module.describe(adapter), {"torch": str(torch.__version__)}
+    place = module.save(module.Peaks("cpu", *words, torch.get_num_threads(), [], []))
+    assert load(adapter) is not None
+    place.write_text(text)
+    assert load(adapter) is None
 
 
 RANK = """

@@ -67,7 +67,7 @@ def test_the_curves_are_those_of_the_log_and_the_run_stays_as_it_is(
 
 def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, report):
     second = trained("second", optimizer=OTHER)
-    status, out, _ = report(trained(), second, "--json")
+    status, out, _ = report(trained(), second, "--json", "--watts", 100)
     data = json.loads(out)
     assert (status, data["schema"]) == (0, "devrun.report/2")
     assert data["config"] == {"optimizer.lr": [0.1, 0.05]}
@@ -75,8 +75,8 @@ def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, re
     first = data["runs"][0]
     facts, figures = first["facts"], first["figures"]
     assert (facts["device"]["name"], facts["status"]) == ("cpu", "done")
-    assert figures["seconds"] == pytest.approx(facts["duration_seconds"])
-    assert figures["best_seconds"] < figures["seconds"]
+    assert figures["joules"] == pytest.approx(100 * facts["duration_seconds"])
+    assert figures["joules_to_best"] < figures["joules"]
     assert sum(figures["shares"].values()) == pytest.approx(figures["seconds"])
     assert figures["best_metric"] == "accuracy"
     accuracy = {r["step"]: r["accuracy"] for r in validations(trained())}
@@ -131,11 +131,11 @@ def test_the_table_has_the_best_run_first(trained, report, tmp_path):
     log = log_of(worse)
     last = {"mode": "val", "step": 90, "accuracy": 0.001}
     log.write_text(f"{log.read_text()}{json.dumps(last)}\n")
-    words = ("--sort", "accuracy", "--keys", "optimizer.lr")
+    words = ("--sort", "accuracy", "--keys", "optimizer.lr", "--watts", "10")
     status, out, err = report(worse, trained(), second, "--table", *words)
     assert (status, err) == (0, "")
     head, *rows = [line.split() for line in out.splitlines()]
-    assert head[:3] == ["run", "status", "optimizer.lr"]
+    assert head[:3] == ["run", "status", "optimizer.lr"] and "J" in head
     column = head.index("accuracy")
     scores = [float(row[column]) for row in rows]
     assert scores == sorted(scores, reverse=True) and rows[-1][0] == "worse"
@@ -226,7 +226,7 @@ def test_any_facts_give_a_page(trained, report, tmp_path, name):
         {"mode": "train", "step": 90, "time": 1e308, "loss": 1e308},
     ]
     log.write_text(log.read_text() + "".join(f"{json.dumps(x)}\n" for x in lines))
-    status, _, err = report(work_dir, "-o", tmp_path / "page.html")
+    status, _, err = report(work_dir, "-o", tmp_path / "page.html", "--watts", "1e300")
     assert (status, err) == (0, "")
     assert said in (tmp_path / "page.html").read_text()
     assert report(work_dir, "--json")[0] == 0
@@ -255,6 +255,7 @@ def test_pipes_and_odd_lines_stop_no_report(trained, report, tmp_path):
         (("empty",), "'empty' has neither a log of a run (*.log.json) nor run.json"),
         (("run", "bare"), "no logged value in common; report on each by itself"),
         (("run", "-o", "no/such/page.html"), "choose another place by -o"),
+        (("run", "--watts", "-1"), "--watts must be a number from 0 on, got -1"),
         (("run", "--sort", "loss"), "--sort is of the table; add --table or --csv"),
         (("run", "--table", "--sort", "los"), "'los' is in none of these runs; did"),
     ],

@@ -8,9 +8,12 @@ import math
 from functools import partial
 
 import pytest
+import torch
 import yaml
 
+from devrun.devices.resolve import resolve_device
 from devrun.models.gpt import GPT as Transformer
+from devrun.rehearsal.bench import Measured, Peaks, describe, save
 from devrun.rehearsal.scaling import SCHEMA, Forecast, Scaling
 from tests.cli.conftest import CONFIG
 from tests.support import zygote
@@ -52,6 +55,7 @@ class Odd(nn.Module):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "gpt.yaml").write_text(yaml.safe_dump(GPT))
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     (tmp_path / "text.txt").write_text(TEXT)
@@ -74,17 +78,17 @@ def test_the_json_has_the_documented_schema(check, folder):
     status, out, err = check("gpt.yaml", *words)
     assert (status, err) == (0, "")
     data = json.loads(out)
-    assert data["schema"] == SCHEMA == "devrun.scaling/5"
+    assert data["schema"] == SCHEMA == "devrun.scaling/4"
     assert data.keys() == names(Scaling)
     assert {frozenset(one) for one in data["strategies"]} == {
         frozenset(names(Forecast))
     }
-    assert data["left_out"] == {}
+    assert data["left_out"] == {} and data["computing"] is None
     ddp, hybrid, fsdp = data["strategies"]
     assert [one["strategy"] for one in (ddp, hybrid, fsdp)] == ["ddp", "hybrid", "fsdp"]
     assert ddp["weights"] > hybrid["weights"] > fsdp["weights"]
     assert ddp["gradients"] == ddp["buckets"]
-    assert fsdp["sent"] > ddp["sent"]
+    assert fsdp["sent"] > ddp["sent"] and fsdp["sending"] is None
     assert all(one["fits"] for one in data["strategies"])
     assert not (folder / "work_dirs").exists()
 
@@ -119,6 +123,35 @@ def test_the_words_are_a_table(check):
     assert status == 11
     rows = [line.split() for line in out.splitlines()]
     assert {"ddp", "fsdp"} == {row[0] for row in rows if "no" in row}
+    assert out.count("not measured") == 1 + sum("no" in row for row in rows)
+
+
+def test_seconds_are_those_of_the_first_updates_and_of_the_measured_rate(check):
+    adapter = resolve_device("cpu")
+    adapter.setup(None)
+    rates = [("matmul", "64", 2.0), ("all_reduce", "1 MiB", 0.5), ("all_reduce", "", 3)]
+    save(
+        Peaks(
+            device="cpu",
+            description=describe(adapter),
+            versions={"torch": str(torch.__version__)},
+            threads=torch.get_num_threads(),
+            measured=[
+                Measured(kind, "fp32", shape, rate, rate, rate, "")
+                for kind, shape, rate in rates
+            ],
+            left_out=[],
+        )
+    )
+    words = ["--devices", "2", "--device", "cpu"]
+    status, out, err = check("small.yaml", *words, "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    assert 0 < data["computing"] < 60 and "computing" not in data["left_out"]
+    for one in data["strategies"]:
+        assert one["sending"] == pytest.approx(one["sent"] / 5e8)
+    _, out, _ = check("small.yaml", *words)
+    assert "not measured" not in out
 
 
 RANK = """
@@ -182,7 +215,8 @@ def test_a_rank_takes_what_one_of_two_real_ones_takes(check, folder):
         (["--devices", "cuda"], "--device names one"),
         (["--devices", "1000000"], "--devices must be 1 to 4096, got 1000000"),
         (["--device", "64"], "--devices 64 is how many"),
-        (["--devices", "4", "--device", "cpu"], "--device and --devices clash"),
+        (["--devices", "4", "--device", "tpu"], "'tpu'"),
+        (["--devices", "4", "--device", "cpu", "--device", "hpu"], "one --device"),
     ],
 )
 def test_bad_input_is_one_line(check, words, said):

@@ -26,7 +26,11 @@ PART = ("started", "status", "error", "iterations", "duration_seconds")
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a log may have any numbers
-def report_data(runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def report_data(
+    runs: Sequence[RecordedRun],
+    *,
+    watts: float | None = None,
+) -> dict[str, Any]:
     """Everything that the page shows, as JSON's types; `docs/report.md` has the keys.
 
     Raises:
@@ -47,7 +51,7 @@ def report_data(runs: Sequence[RecordedRun]) -> dict[str, Any]:
                     "path": str(run.path),
                     "facts": run.facts,
                     "earlier": [{k: f.get(k) for k in PART} for f in run.earlier],
-                    "figures": asdict(digest(run)),
+                    "figures": asdict(digest(run, watts=watts)),
                     "curves": [_curve(curve, run) for curve in run.curves],
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
@@ -64,6 +68,7 @@ def comparison(
     *,
     sort: str | None = None,
     keys: Sequence[str] = (),
+    watts: float | None = None,
 ) -> list[list[str]]:
     """A row of each run for a terminal or a spreadsheet, behind one of titles.
 
@@ -72,6 +77,7 @@ def comparison(
 
     Args:
         sort: a column; the best run, or the least value, comes first.
+        watts: power of the machine, for the energy.
 
     Raises:
         ConfigError: `sort` or a key is in no run.
@@ -82,7 +88,7 @@ def comparison(
             "status": shown(run.facts.get("status")),
             **_cells(run, keys),
         }
-        | _costs(digest(run))
+        | _costs(digest(run, watts=watts))
         for name, run in zip(_names(runs), runs)
     ]
     titles = list(dict.fromkeys(title for row in rows for title in row))
@@ -111,6 +117,7 @@ def _costs(figures: Digest) -> dict[str, Any]:
     named = {
         "seconds": figures.seconds,
         "samples/s": figures.samples_per_sec,
+        "J": figures.joules,
     }
     return {name: f"{value:.5g}" for name, value in named.items() if value is not None}
 

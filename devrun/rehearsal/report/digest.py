@@ -1,4 +1,4 @@
-"""What the numbers of a recorded run come to: time, speed, quality."""
+"""What the numbers of a recorded run come to: time, speed, energy, quality."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ class Digest:
     best_step: int | None = None
     best_seconds: float | None = None
     """Training time until the best score, s."""
+    joules: float | None = None
+    """Energy of the whole run at the power that was given, J."""
+    joules_to_best: float | None = None
 
 
-def digest(run: RecordedRun) -> Digest:
-    """The figures of `run`."""
+def digest(run: RecordedRun, *, watts: float | None = None) -> Digest:
+    """The figures of `run`; energy where the power of the machine (W) is given."""
     parts = [finite(p.get("duration_seconds")) for p in (*run.earlier, run.facts)]
     known = [seconds for seconds in parts if seconds is not None]
     seconds = finite(sum(known)) if known else None
@@ -55,6 +58,8 @@ def digest(run: RecordedRun) -> Digest:
         best_score=score,
         best_step=step,
         best_seconds=until,
+        joules=_energy(seconds, watts),
+        joules_to_best=_energy(until, watts),
     )
 
 
@@ -104,3 +109,7 @@ def _logged(run: RecordedRun, name: str, reduce: Any) -> float:
     curve = run.curve(name, "train")
     values = np.zeros(0) if curve is None else curve.finite()
     return float(reduce(values)) if len(values) else np.nan
+
+
+def _energy(seconds: float | None, watts: float | None) -> float | None:
+    return None if seconds is None or watts is None else finite(seconds * watts)

@@ -98,6 +98,12 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
     return shown(value)
 
 
+def _energy(joules: float | None) -> str:
+    if joules is None:
+        return ""
+    return f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh) at the power given"
+
+
 def _duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
@@ -116,6 +122,8 @@ _FIGURES = (
     ("best", lambda f: f"{f['best_metric'] or ''} {shown(f['best_score'])}".strip()),
     ("at step", lambda f: shown(f["best_step"])),
     ("training until then", lambda f: _duration(f["best_seconds"])),
+    ("energy", lambda f: _energy(f["joules"])),
+    ("energy until the best", lambda f: _energy(f["joules_to_best"])),
 )
 
 

@@ -17,6 +17,7 @@ of the devices, replaces the line with the fault, `# remedy: -` takes it out, ea
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,6 +26,7 @@ import shutil
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -89,18 +91,22 @@ class Program:
             marked = set(" ".join(self._words("devices")).split()) or set(DEVICES)
         return [device for device in DEVICES if device in marked]
 
-    def mended(self, device):
+    def mended(self, device, findings=()):
         """The files with the remedies of `device` in place, and options of the config.
 
-        Each line keeps its number.
+        Where what `findings` say to write is a line or keys of the config, these are
+        what takes its place. Each line keeps its number.
         """
         options, files = [], {}
         for name, lines in self.files.items():
             files[name] = list(lines)
             for number, line in enumerate(lines):
-                if not any(device in names for names, _ in _FAULT.findall(line)):
-                    continue
-                for at, text in _remedies(lines, number, device):
+                faults = [k for names, k in _FAULT.findall(line) if device in names]
+                remedies = list(_remedies(lines, number, device)) if faults else []
+                if len(faults) == len(remedies) == 1:
+                    mark = Mark(name, number + 1, device, faults[0].strip(), True)
+                    remedies = [(number, _printed(findings, mark, *remedies[0], line))]
+                for at, text in remedies:
                     if text.lstrip().startswith(_OPTION):
                         options += shlex.split(text.partition(_OPTION)[2])
                     else:
@@ -150,6 +156,24 @@ def _remedies(lines, number, device):
         devices, more, text = found.groups()
         if devices is None or device in devices:
             yield at if more else number, indent + ("pass" if text == "-" else text)
+
+
+def _printed(findings, mark, at, text, line):
+    """What a finding at `mark` says to write, if that is code; else `text`."""
+    for one in findings:
+        if not (_fits(one, mark) and _at(one, mark)) or at != mark.line - 1:
+            continue
+        fix, said = one["fix"] or {}, one["remedy"]
+        if text.lstrip().startswith(_OPTION) and None not in fix.values() and fix:
+            keys = (f"{key}={json.dumps(value)}" for key, value in fix.items())
+            return _OPTION + " ".join(map(shlex.quote, keys))
+        target, code = line.partition(" = ")[0], line.partition("  # ")[0]
+        same = said.startswith((f"{target.strip()} = ", "self.register_buffer("))
+        if " = " in code and same and "..." not in said:
+            with suppress(SyntaxError):
+                ast.parse(said)
+                return line[: len(line) - len(line.lstrip())] + said
+    return text
 
 
 @dataclass
@@ -216,7 +240,7 @@ def _judged(program, devices):
         marks = [mark for mark in program.marks if mark.device == device]
         _placed(part, program, device, marks, results[device])
         if any(mark.remedy for mark in marks):
-            files, options = program.mended(device)
+            files, options = program.mended(device, results[device]["findings"])
             again = program.check([device], files, options)[device]
             _remedied(part, program, device, marks, again)
     return part

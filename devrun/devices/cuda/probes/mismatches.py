@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.devices.cuda.probes.frames import line_asking
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.finding import Finding
 from devrun.probes.origins import (
@@ -20,6 +19,7 @@ from devrun.probes.origins import (
     Origins,
     storage_of,
 )
+from devrun.probes.sites import line_asking
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import tensors_in
@@ -124,7 +124,10 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
             for tensor in _plain(value):
                 site, line = assigned(kind, name)
                 what = f"{kind.__name__}.{name}"
-                tag(tensor, Host(what, site, _as_buffer(line, name)))
+                remedy = "a buffer of each: self.register_buffer"
+                if isinstance(value, Tensor):
+                    remedy = _as_buffer(line, name)
+                tag(tensor, Host(what, site, remedy))
             for tensor in _hidden(value):
                 site, _ = assigned(kind, name)
                 remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from devrun.devices.cuda.probes.frames import line_asking
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.finding import Finding
+from devrun.probes.sites import line_asking
 
 _REFUSED = "binary_cross_entropy"
 """The one that CUDA's table bans; what else is unsafe there is computed in fp32."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from devrun.devices.cuda.probes.frames import line_asking
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.origins import Host, Origins
+from devrun.probes.sites import line_asking
 
 _READ = (
     "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "

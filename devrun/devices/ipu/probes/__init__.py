@@ -1,10 +1,9 @@
 """What an IPU would not compile, hold, keep busy or do again."""
 
 from devrun.devices.ipu.probes.arithmetic import Arithmetic
-from devrun.devices.ipu.probes.compiling import Compiling
+from devrun.devices.ipu.probes.compiling import Compiling, Shapes
 from devrun.devices.ipu.probes.graphs import Graphs
 from devrun.devices.ipu.probes.script import IPUProgram
-from devrun.devices.ipu.probes.shapes import Shapes
 from devrun.probes.dense import DenseBuffers
 from devrun.probes.probe import Probes
 

@@ -36,7 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
 from devrun.models.step_module import StepModule
-from devrun.probes.numbers import Numbers
+from devrun.probes.memory import Numbers
 from devrun.text import joined
 
 

@@ -1,4 +1,4 @@
-"""Everything that PopTorch would not compile, not only the first of it."""
+"""What PopTorch would not compile: all of it, and batches of more than one shape."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from devrun.devices.ipu.batch import ShapesError
 from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.probes.refused import KIND, finding_of
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
+from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
+from devrun.probes.sites import maker_of
 
 
 class Compiling(Probe):
@@ -48,3 +51,29 @@ class Compiling(Probe):
 
     def _on_the_host(self) -> dict[str, Any]:
         return {key_of(self._cfg, "evaluate_on"): "host"}
+
+
+class Shapes(Probe):
+    """Gets past them by the line of config that makes all of one shape."""
+
+    _data: Any = None
+
+    def built(self, training: Training) -> None:
+        self._data = training.loaders[0]
+
+    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
+        if not isinstance(error, ShapesError):
+            return None
+        fix, reason = error.fix, error.reason
+        self.note.found(
+            Finding(
+                severity="breaks",
+                kind="changing shapes",
+                what="a batch",
+                why=reason,
+                remedy=pasted(fix) if fix else "resize or pad the samples to one size",
+                site=maker_of(self._data) or line_of(cfg, "data.buckets", "data.train"),
+                fix=fix,
+            )
+        )
+        return fix
