@@ -18,7 +18,6 @@ from torch import Tensor
 
 from devrun.checkpoint.codec import has_shards, shared_memory
 from devrun.checkpoint.draft import Snapshot
-from devrun.checkpoint.names import check_name
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
 
@@ -160,7 +159,6 @@ def write_checkpoint(
         CheckpointError: a name or a value that cannot be saved; nothing is written.
         StorageError: the disk refused; what was there before is intact.
     """
-    check_name(name)
     return take_snapshot(parts, meta).write(root, name)
 
 

@@ -16,7 +16,6 @@ from devrun.checkpoint.manifest import Manifest
 from devrun.checkpoint.names import (
     MANIFEST,
     STEP_PATTERN,
-    check_part,
     is_name,
     parse_leftover,
     temporary,
@@ -158,7 +157,7 @@ def checkpoint_at(path: str | os.PathLike[str]) -> Path:
 def read_pointer(root: str | os.PathLike[str], pointer: str) -> str | None:
     """Name of the checkpoint that `POINTER.json` points at; None if it names none."""
     try:
-        path = Path(root) / f"{check_part(pointer)}.json"
+        path = Path(root) / f"{pointer}.json"
         data = fileops.read_file(path, limit=1 << 16)
         name = parse_json(data)["checkpoint"]
     except (OSError, ValueError, TypeError, KeyError):

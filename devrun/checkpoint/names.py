@@ -46,16 +46,6 @@ def is_of_pieces(name: str) -> bool:
     return bool(_PIECES.fullmatch(name))
 
 
-def check_part(part: str) -> str:
-    """`part`, if a part of a checkpoint can have it; else CheckpointError."""
-    if not isinstance(part, str) or not is_part(part):
-        raise CheckpointError(
-            f"{part!r} cannot name a part of a checkpoint; accepted: small letters, "
-            "digits, - and _, at most 48"
-        )
-    return part
-
-
 def temporary(kind: str, name: str) -> str:
     """A new hidden name: `tmp` being written, `del` being deleted, `old` replaced."""
     return f".{kind}-{name}-{secrets.token_hex(6)}"

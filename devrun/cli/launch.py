@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
     add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
-    add("--max-restarts", type=small, default=3, metavar="N", help="of processes (3)")
+    add("--max-restarts", type=small, default=3, metavar="N", help="by torchrun (3)")
     add("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of train")
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -24,6 +24,9 @@ from devrun.errors import DeviceUnavailableError, DevrunError
 from devrun.step import StepOutput
 from devrun.text import joined
 from devrun.torch_features import lacks
+
+if TYPE_CHECKING:
+    from devrun.probes.probe import Probes
 
 logger = logging.getLogger("devrun")
 
@@ -126,6 +129,12 @@ class GenericAdapter(EagerAdapter):
             )
         logger.warning("%s: the host does them, which waits for the device", said)
 
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun.devices.generic_probes import PROBES
+
+        return PROBES
+
     def stats(self) -> dict[str, float]:
         peak = self._call("max_memory_allocated")
         known = {} if peak is None else {"peak_mib": peak / 2**20}
@@ -210,10 +219,8 @@ def _name_and_memory(kind: str | None, index: int) -> tuple[str, int | None]:
     return str(name), getattr(properties, "total_memory", None)
 
 
-def plugged_in(name: str) -> type[GenericAdapter] | None:
+def plugged_in(name: str) -> type[GenericAdapter]:
     """The adapter of the device that a plug-in has given torch under that name."""
-    if torch._C._get_privateuse1_backend_name() != name or not name.isidentifier():
-        return None
     how = f"the plug-in that brings {name!r} finds none"
     own = {"name": name, "device_type": name, "how_to_get": how}
     return type("PluggedInAdapter", (GenericAdapter,), own)

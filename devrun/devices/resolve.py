@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
 
 ENTRY_POINT_GROUP = "devrun.devices"
+_NO_PLUG_IN = "privateuseone"
+"""What torch calls the device of a plug-in until one says its name."""
 
 _registered: dict[str, Any] = {}
 _auto_rule: list[Callable[[Any], Any]] = []
@@ -66,7 +69,7 @@ def register_device(name: str, target: Any, *, force: bool = False) -> None:
 
 def device_names() -> list[str]:
     """Every name that `resolve_device` knows, besides `auto`."""
-    return sorted({*ADAPTERS, *_registered, *_entry_points()})
+    return sorted({*ADAPTERS, *_registered, *_entry_points(), *_plugged_names()})
 
 
 def resolve_device(spec: Any) -> DeviceAdapter:
@@ -192,8 +195,10 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
     plugins = _entry_points()
     if name in plugins:
         return _load(name, plugins[name], "an installed package")
-    if (plugged := _plugged_in(name)) is not None:
-        return plugged
+    if name in _plugged_names():
+        from devrun.devices.generic import plugged_in
+
+        return plugged_in(name)
     meant = next((key for key, facts in FACTS.items() if name in facts.other_names), "")
     hint = nearest(name, [*device_names(), "auto"])
     if meant:
@@ -201,11 +206,11 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
     raise UnknownNameError(f"no device {name!r}; {hint}")
 
 
-def _plugged_in(name: str) -> type[DeviceAdapter] | None:
-    """What a plug-in of torch's own, imported before, has given that name."""
-    from devrun.devices.generic import plugged_in
-
-    return plugged_in(name)
+def _plugged_names() -> list[str]:
+    """The name that a plug-in of torch has given its device, if one was imported."""
+    torch: Any = sys.modules.get("torch")
+    named = torch._C._get_privateuse1_backend_name() if torch else _NO_PLUG_IN
+    return [] if named == _NO_PLUG_IN else [named]
 
 
 def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:

@@ -83,8 +83,10 @@ def _decorated(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not _enabled(args, kinds, name):
             return function(*args, **kwargs)
-        device = _device_type(args[0], (args[1:], kwargs))
-        low, full = _low_precision(device), torch.float32
+        own = next(args[0].parameters(), None)
+        first = next(tensors_in((args[1:], kwargs)), own)
+        device = "cpu" if first is None else first.device.type
+        low, full = autocast_dtype(device) or torch.float16, torch.float32
         source, wanted = (full, low) if lower else (low, full)
         args, kwargs = _cast(function, args, kwargs, apply_to, source, wanted)
         with torch.autocast(device, dtype=low if lower else None, enabled=lower):
@@ -118,13 +120,3 @@ def _cast(
             cast = cast_tensor_type(value, src_type, dst_type)
             bound.arguments[name] = cast
     return bound.args, bound.kwargs
-
-
-def _device_type(module: nn.Module, arguments: Any) -> str:
-    """Of the first tensor in the arguments, or of the module's first parameter."""
-    first = next(tensors_in(arguments), next(module.parameters(), None))
-    return "cpu" if first is None else first.device.type
-
-
-def _low_precision(device_type: str) -> torch.dtype:
-    return autocast_dtype(device_type) or torch.float16

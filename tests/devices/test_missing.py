@@ -3,6 +3,7 @@
 The emulated Gaudi stands for it: to torch it is such a device.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from devrun.devices.generic import MPSAdapter
 from devrun.errors import ConfigError
 from tests.support import zygote
 
-EMULATORS = Path(__file__).resolve().parents[2] / "devrun/emulators"
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "configs/digits/resnet8_digits.yaml"
+EMULATORS = ROOT / "devrun/emulators"
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(EMULATORS)!r})
@@ -75,6 +78,23 @@ def test_what_has_no_kernel_is_named_at_once_or_done_on_the_host(tmp_path):
     ], done.stderr
     assert "equal: True" in done.stdout, done.stderr
     assert (done.stdout + done.stderr).count("the host does them") == 1
+
+
+@pytest.mark.slow
+def test_check_lists_what_has_no_kernel_on_a_device_of_the_users_own(tmp_path):
+    """Which is known once the module that the user names is imported."""
+    (tmp_path / "my_lacking.py").write_text(
+        PROGRAM.partition("class Net")[0] + "from devrun import register_device\n"
+        "register_device('lacking', 'devrun.devices.generic:GenericAdapter')\n"
+        "Lacking().__enter__()\n"
+    )
+    words = ["-m", "devrun", "check", DIGITS, "--device", "lacking", "--json"]
+    done = zygote.run([*words, "--import", "my_lacking"], cwd=tmp_path)
+    (device,) = json.loads(done.stdout)["devices"]
+    found = {one["what"]: one for one in device["findings"]}
+    assert done.returncode == 11
+    assert found["aten::threshold_backward"]["kind"] == "no kernel"
+    assert "resnet.py" in found["aten::threshold_backward"]["site"]
 
 
 def test_a_plugged_in_device_is_known_by_its_name(tmp_path):

@@ -168,6 +168,8 @@ def test_examples_and_mistakes_are_typed_for_their_users(complaints):
     }
     assert len(examples) >= 5
     programs = sorted(filter(of_torch_alone, (ROOT / "examples").rglob("*.py")))
+    # a script as one writes it without devrun, and its model, taken over as it is
+    programs = [one for one in programs if not one.name.startswith("cifar_")]
     assert len(programs) >= 5
     examples |= {
         "_".join(path.relative_to(ROOT).parts): path.read_text() for path in programs

@@ -21,7 +21,7 @@ from devrun.hooks.base import Hook, Priority
 from devrun.hooks.schedules.hook import optimizers_of, write
 from devrun.interop.openmmlab import hooks as openmmlab
 from devrun.run import Run
-from devrun.scopes import attach
+from devrun.scopes import scoped
 from devrun.step import Capability
 
 _SAME = (
@@ -382,13 +382,9 @@ def _plain(value: Any) -> Any:
 def _kind(section: Mapping[str, Any]) -> Any:
     """The class that a section names; only one of MMEngine's schedulers."""
     name = str(section.get("type"))
-    scope, _, bare = name.rpartition(".")
-    owner = attach(str(section.get("_scope_") or scope or "mmengine"))
-    found = owner.find("learning-rate scheduler", bare)
+    if "." not in name:
+        name = f"{section.get('_scope_') or 'mmengine'}.{name}"
+    found = scoped("learning-rate scheduler", name)
     if found is None:
-        raise UnknownNameError(
-            f"no scheduler {name!r}; known: "
-            f"{', '.join(owner.names('learning-rate scheduler'))}",
-            place=where(section, "type"),
-        )
-    return found
+        raise UnknownNameError(f"no scheduler {name!r}", place=where(section, "type"))
+    return found.target

@@ -20,7 +20,7 @@ from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.gradient_path import GradientsProbe, untrained
 from devrun.rehearsal.check.last_batch import LastBatch
-from devrun.rehearsal.check.requests import probes_of
+from devrun.rehearsal.check.requests import bring, probes_of
 from devrun.rehearsal.check.resume import Updates, differences
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
@@ -56,6 +56,7 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
     kinds: list[type[Probe]] = [HardWired]
     if request.first:
         kinds += GradientsProbe, LastBatch
+    bring([request.device], request.grants)
     kinds += probes_of(request.device).of_config
     return [kind(request, note) for kind in kinds]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from devrun.config.imports import import_named
 from devrun.config.loader import DELETE
 from devrun.device_facts import FACTS
 from devrun.devices.resolve import adapter_class, device_names
@@ -26,6 +27,7 @@ def requests(
         UnknownNameError: no such device.
         DeviceUnavailableError: it is not here, has no emulator, and no CPU shows it.
     """
+    bring(devices, grants)
     found: list[Request] = []
     for device in devices or usual():
         probes, emulated = probes_of(device), _has_emulator(device)
@@ -42,6 +44,12 @@ def requests(
             one = replace(one, torch_device=probes.torch_device, first=not found)
             found.append(one)
     return found
+
+
+def bring(devices: Sequence[str], grants: Grants) -> None:
+    """Import the user's modules now, where one must bring a device of `devices`."""
+    if set(devices) - set(device_names()):
+        import_named(grants.imports, grants.file)
 
 
 def usual() -> list[str]:
