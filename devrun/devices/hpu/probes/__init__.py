@@ -1,4 +1,4 @@
-"""What a rehearsal on a Gaudi finds, and the hook that reports it in a run."""
+"""What a Gaudi would refuse, do slowly, or compute otherwise."""
 
 from devrun.devices.hpu.probes.batches import BatchShapes
 from devrun.devices.hpu.probes.probe import HPUProbe

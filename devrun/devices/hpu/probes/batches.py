@@ -2,57 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from time import perf_counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from devrun.checkpoint import host_rng_state, set_host_rng_state
 from devrun.config.tree import inside
 from devrun.devices.ipu.batch import Flat, ShapesError, differing, flatten
+from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
-from devrun.probes.probe import Probe, Training
+from devrun.probes.probe import Probe, Training, safely
 from devrun.probes.sites import maker_of
+from devrun.run import Run
+from devrun.step import MicroBatches
 
 FEW = 8
 """Shapes that are compiled soon and then known; as many buckets the remedy makes."""
-_BATCHES, _SECONDS = 64, 2.0
-"""Those of an epoch's begin, and seconds, that are looked at."""
 
 
 class BatchShapes(Probe):
-    """Reads the training batches alone: a few updates may see few of their shapes."""
+    """Looks whether each of the later updates has a batch of a new shape."""
+
+    priority = Priority.HIGHEST
 
     def before(self, cfg: Any) -> None:
         self._line = line_of(cfg, "data.buckets", "data.train")
         self._buckets = inside(cfg, "data.buckets")
 
-    def after(self, training: Training) -> Iterable[Finding]:
-        if inside(self._buckets, "sizes") != "longest" and self._buckets is not None:
-            return ()  # they are few
-        loader = training.loaders[0]
-        state = host_rng_state()
-        try:
-            flats = list(_flats(loader))
-        finally:
-            set_host_rng_state(state)
-        shapes = {flat.shapes: flat for flat in flats}
-        self.note.fact("shapes of batches", f"{len(shapes)} in {len(flats)}")
-        if len(shapes) <= FEW:
-            return ()
-        return [self._finding(list(shapes.values()), len(flats), loader)]
+    def built(self, training: Training) -> None:
+        self._seen: dict[Any, Flat] = {}
+        self._new: list[bool] = []
+        """Of each update, whether it had a new shape."""
+        training.runner.register_hook(self)
 
-    def _finding(self, shapes: list[Flat], count: int, loader: Any) -> Finding:
+    def before_train_iter(self, runner: Run) -> None:
+        safely(self.note, self._look, runner)
+
+    def _look(self, runner: Run) -> None:
+        given = runner.data_batch
+        batches = given if isinstance(given, MicroBatches) else [given]
+        flats = {flat.shapes: flat for flat in map(flatten, batches)}
+        self._new.append(not flats.keys() <= self._seen.keys())
+        self._seen = {**flats, **self._seen}
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        later = self._new[len(self._new) // 2 :]
+        few = self._buckets is not None and inside(self._buckets, "sizes") != "longest"
+        if len(later) > 1 and all(later) and not few:
+            yield self._finding(list(self._seen.values()), training.loaders[0])
+
+    def _finding(self, shapes: list[Flat], loader: Any) -> Finding:
         first = shapes[0]
         alike = [one for one in shapes[1:] if one.names == first.names]
         different = {each.name: each for one in alike for each in differing(one, first)}
         fix = self._fix(ShapesError("", list(different.values())).fix)
-
+        updates = len(self._new)
         return Finding(
             severity="slow",
             kind="changing shapes",
             what="batch",
-            why=f"{len(shapes)} shapes in {count} batches, as {_sizes(different)}: "
+            why=f"{len(shapes)} shapes in {updates} updates, as {_sizes(different)}: "
             "graphs are compiled again for each new one",
             remedy=f"{pasted(fix)} makes few of them (docs/bucketing.md)"
             if fix
@@ -71,14 +79,6 @@ class BatchShapes(Probe):
         if isinstance(self._buckets, Mapping):
             return {"data.buckets.sizes": "quantiles", "data.buckets.num": FEW}
         return None
-
-
-def _flats(loader: Any) -> Iterator[Flat]:
-    until = perf_counter() + _SECONDS
-    for number, batch in enumerate(loader, 1):
-        yield flatten(batch)
-        if number == _BATCHES or perf_counter() > until:
-            return
 
 
 def _sizes(different: Any) -> str:

@@ -58,7 +58,8 @@ class HPUProbe(Probe):
         runner.eval_contexts.append(self._evaluating)
 
     def before_train_iter(self, runner: Run) -> None:
-        self._shapes.add(tuple(t.shape for t in tensors_in(runner.data_batch)))
+        tensors = tensors_in(runner.data_batch)
+        self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
         if self._counts is not None:
