@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-versions test-slow test-faults test-corpus test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-versions test-mojo test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -32,6 +32,10 @@ test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
 # The default tests on other releases of torch: make test-versions RELEASES="2.0.1 2.6.0"
 test-versions:
 	$(PYTHON) tools/torch_versions.py $(RELEASES) -- $(ARGS)
+
+# Modular's device and compiler, in an environment of 2.3 GB; kernels are compiled at first.
+test-mojo: build/mojo/.installed
+	build/mojo/bin/python -m pytest tests/mojo -m mojo $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -109,6 +113,13 @@ $(INTEROP)/%/.installed: tests/interop/environments/%.txt pyproject.toml
 	$(@D)/bin/python -m pip install --constraint $< setuptools wheel
 	MMCV_WITH_OPS=0 $(@D)/bin/python -m pip install --no-deps --no-build-isolation \
 	    --requirement $< --editable .
+	touch $@
+
+build/mojo/.installed: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --constraint constraints.txt setuptools
+	$(@D)/bin/python -m pip install --constraint constraints.txt --no-build-isolation \
+	    --editable . pytest hypothesis torch-mojo-backend==0.3.1
 	touch $@
 
 # The build back end is pinned too, hence installed first and used without isolation.

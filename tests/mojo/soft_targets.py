@@ -1,0 +1,46 @@
+"""The device of `torch-mojo-backend`, and a model and data for which it has kernels."""
+
+import os
+
+# a kernel that is not built yet is waited for where it is called: in the order of the
+# program, and never in a thread whose exceptions end the process
+os.environ.setdefault("TORCH_MOJO_BACKEND_KERNEL_QUEUE", "0")
+
+import torch
+import torch_mojo_backend
+from torch import nn
+from torch.utils.data import Dataset
+
+torch_mojo_backend.register_mojo_devices()
+
+
+class Soft(Dataset):
+    """Targets that are probabilities: for class numbers it has no loss on a CPU."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(32, 8, generator=generator)
+        self.targets = torch.randn(32, 4, generator=generator).softmax(-1)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], self.targets[index]
+
+
+class MLP(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+class Convolving(nn.Module):
+    """Which Modular's compiler cannot do."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(1, 4, 3, padding=1), nn.BatchNorm1d(4)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x[:, None])).flatten(1))
