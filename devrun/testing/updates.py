@@ -115,7 +115,7 @@ class UpdateTests(AdapterTests):
         with torch.no_grad():
             self.assert_close(outputs["predictions"], model(data[1][0]))
         assert not outputs["predictions"].requires_grad
-        assert outputs["targets"].tolist() == data[1][1].tolist()
+        assert outputs["targets"].cpu().tolist() == data[1][1].tolist()
         (inputs,) = adapter.prepare_dataloader([data[1][0]], training=False)
         alone = adapter.eval_step(session.model, inputs, "predict")
         self.assert_close(alone["predictions"], outputs["predictions"].cpu())
@@ -238,7 +238,8 @@ class StateTests(AdapterTests):
         expected = 22 // (4 * accumulate) if static else -(-6 // accumulate)
         assert len(items) == len(prepared) == expected
         grouped = [i if isinstance(i, MicroBatches) else [i] for i in items]
-        labels = torch.cat([labels for item in grouped for _, labels in item]).tolist()
+        read = [labels.cpu() for item in grouped for _, labels in item]
+        labels = torch.cat(read).tolist()
         if static:  # the last, short update is left out
             assert len(labels) == len(set(labels)) == expected * 4 * accumulate
         else:
