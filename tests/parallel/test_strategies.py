@@ -225,7 +225,7 @@ def test_what_does_not_divide_is_one_line(ranks, what, words):
         ("none", "type none is for 1 process, there are 2"),
         ("option", "static_graph is for type ddp; type fsdp cannot honour it"),
         ("offload", "offload is for type fsdp; type ddp cannot honour it"),
-        ("key", "parallel has no key 'tipe'; did you mean 'type'"),
+        ("key", "parallel.tipe: unknown key; did you mean 'type'?"),
         ("sync_bn", "sync_bn needs GPUs"),
     ],
 )
