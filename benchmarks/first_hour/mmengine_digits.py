@@ -75,7 +75,7 @@ def main():
         },
         train_cfg={"by_epoch": True, "max_epochs": args.epochs},
         val_cfg={},
-        val_evaluator=Accuracy(),
+        val_evaluator=[Accuracy()],
         optim_wrapper={"optimizer": {"type": "AdamW", "lr": args.lr}},
         param_scheduler={
             "type": "CosineAnnealingLR", "eta_min": 0, "T_max": args.epochs,
