@@ -173,10 +173,8 @@ def _loaded(
     changes: dict[str, Any] = {}
     if args.seed is not None or cfg.get("seed") is None:
         changes["seed"] = args.seed or 0
-    given = cfg.get("device")
-    same = isinstance(given, Mapping) and given.get("type") == device
-    if device is not None and not same:
-        changes["device"] = _device(device, args.emulate)
+    if device is not None:
+        changes["device"] = _device(device, args.emulate, cfg.get("device"))
     if precision is not None:
         changes["optimizer_config.precision"] = precision
     cfg.merge_from_dict(changes)
@@ -188,8 +186,11 @@ def _loaded(
         yield cfg
 
 
-def _device(name: str, emulate: bool) -> Any:
+def _device(name: str, emulate: bool, given: Any) -> Any:
+    """What makes of the section `given` that of `name`, whose options it keeps."""
     facts = FACTS.get(name)
-    if not (emulate and facts is not None and facts.has_emulator):
-        return name
-    return {"type": name, "emulate": True, "_delete_": True}
+    emulated = emulate and facts is not None and facts.has_emulator
+    section = {"type": name, **({"emulate": True} if emulated else {})}
+    if isinstance(given, Mapping) and given.get("type") == name:
+        return section
+    return {**section, "_delete_": True} if emulated else name

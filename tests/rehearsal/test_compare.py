@@ -47,6 +47,16 @@ HOOKS.register_module(name="Quiet", module=Hook)
 """
 
 
+def test_the_emulator_of_a_device_keeps_the_options_of_the_config(tmp_path):
+    device = {"type": "hpu", "mode": "eager"}
+    text = yaml.safe_dump({**CONFIG, "evaluation": None, "device": device})
+    (tmp_path / "one.yaml").write_text(text)
+    words = ["-m", "devrun", "compare", "one.yaml", "--devices", "cpu,hpu", "--json"]
+    done = zygote.run([*words, "--steps", "1", "--emulate"], cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parting"] is None
+
+
 def test_modules_written_for_mmcv_are_compared(tmp_path):
     (tmp_path / "quiet.py").write_text(MMCV_HOOK)
     config = {**CONFIG, "custom_hooks": [{"type": "Quiet"}]}
