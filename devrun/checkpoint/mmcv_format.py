@@ -151,6 +151,18 @@ def averaged_weights(found: Checkpoint) -> Mapping[str, Any] | None:
     return weights if isinstance(weights, Mapping) else None
 
 
+def needed_average(
+    found: Checkpoint, source: str | os.PathLike[str]
+) -> Mapping[str, Any]:
+    """`averaged_weights` of the checkpoint `source`; CheckpointError without any."""
+    weights = averaged_weights(found)
+    if weights is None:
+        raise CheckpointError(
+            f"{str(source)!r} has no averaged weights: its run had no EMAHook"
+        )
+    return weights
+
+
 FORMATS = {"mmcv": ".pth", "torch": ".pth", "safetensors": ".safetensors"}
 """Suffix of the files that `export_weights` writes."""
 
@@ -182,12 +194,7 @@ def export_weights(
     found = read_checkpoint(source)
     weights: Any = found["model"]
     if averaged:
-        kept = averaged_weights(found)
-        if kept is None:
-            raise CheckpointError(
-                f"{str(source)!r} has no averaged weights: its run had no EMAHook"
-            )
-        weights = {**weights, **kept}
+        weights = {**weights, **needed_average(found, source)}
     trainer = found.get("trainer", {})
     cfg, meta = trainer.get("config") or {}, trainer.get("meta") or {}
     merged = merge is not None and cfg.get("peft")

@@ -116,7 +116,7 @@ def _evaluated(
     """The run with its saved weights on the CPU, a batch, its config and which weights
     it has."""
     from devrun.checkpoint import read_checkpoint
-    from devrun.checkpoint.mmcv_format import averaged_weights
+    from devrun.checkpoint.mmcv_format import averaged_weights, needed_average
     from devrun.runners.trial import trial
 
     found = read_checkpoint(source, parts=["trainer", "hooks"])
@@ -135,13 +135,10 @@ def _evaluated(
     with short as training:
         runner = training.runner
         runner.load_checkpoint(str(source), strict=True)
-        averaged = averaged_weights(found)
-        kind = args.weights or ("trained" if averaged is None else "evaluated")
+        averages = averaged_weights(found) is not None
+        kind = args.weights or ("evaluated" if averages else "trained")
         if kind == "evaluated":
-            if averaged is None:
-                raise CheckpointError(
-                    f"{str(source)!r} has no averaged weights: its run had no EMAHook"
-                )
+            averaged = needed_average(found, source)
             runner.model.load_state_dict(averaged, strict=False)
         (hook,) = (one for one in runner.hooks if hasattr(one, "loaders"))
         loader = next(iter(hook.loaders.values()))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from devrun.config.origin import redacted
-from devrun.files import unfollowed
+from devrun.log.jsonlines import NOT_METRICS, read_records
 from devrun.redact import MASK, is_secret_key
 from devrun.rehearsal.report.shares import bound_of, shares_of
 from devrun.text import one_line
-
-NOT_METRICS = (
-    "mode", "epoch", "iter", "step", "lr", "momentum", "memory",
-    "time", "data_time", "wait_time", "copy_time", "compute_time",
-)  # fmt: skip
-"""Fields of a record about the run, not the model; `TextLoggerHook` keeps log values
-of these names apart, with a `_` behind."""
 
 
 def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
@@ -63,18 +55,14 @@ def _best_metric(runner: Any) -> str | None:
 
 def last_validation(log: Path) -> dict[str, Any]:
     """Metrics of the last validation in a `.log.json`; empty where there are none."""
-    if not log.is_file():
-        return {}
     found: dict[str, Any] = {}
     at = None
-    with open(log, encoding="utf-8", opener=unfollowed) as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record.get("mode") == "val":
-                metrics = {k: v for k, v in record.items() if k not in NOT_METRICS}
-                # an evaluation and a val phase after the same update are one
-                found = {**found, **metrics} if record.get("step") == at else metrics
-                at = record.get("step")
+    for record in read_records(log):
+        if record.get("mode") == "val":
+            metrics = {k: v for k, v in record.items() if k not in NOT_METRICS}
+            # an evaluation and a val phase after the same update are one
+            found = {**found, **metrics} if record.get("step") == at else metrics
+            at = record.get("step")
     return found
 
 

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from devrun.blame import cause_of
 from devrun.errors import ConfigError
 from devrun.export.inference import Inference, resized
 from devrun.files import disk_errors
+from devrun.log.logger import quieted
 
 TOLERANCE = 1e-4
 """Of the largest output: float32 sums in another order, as other kernels have."""
@@ -88,9 +88,10 @@ def write_program(
         for name in ("onnx", "onnxscript", "onnxruntime"):
             _found(name)
     count = max(2, next(iter(inputs.values())).size(0))
-    names = Names(list(inputs), list(model(inputs)))
     what = f"{type(model.model).__name__} as {form}"
-    with _quiet(), torch.no_grad():
+    # exporters tell at length of their own insides
+    with quieted(logging.WARNING), torch.no_grad():
+        names = Names(list(inputs), list(model(inputs)))
         with _explained(f"{what}: it cannot be traced"):
             program = _traced(model, resized(inputs, count))
         with disk_errors(
@@ -247,16 +248,3 @@ def _explained(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(f"{what}: {cause_of(error)}; nothing was written") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Exporters tell at length of their own insides."""
-    level = logging.root.manager.disable
-    logging.disable(max(level, logging.WARNING))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

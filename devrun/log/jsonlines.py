@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from devrun.errors import ConfigError
@@ -13,6 +14,19 @@ from devrun.files import disk_errors, unfollowed
 from devrun.redact import MASK, is_secret_key, redact
 
 DIGITS = 5
+NOT_METRICS = (
+    "mode", "epoch", "iter", "step", "lr", "momentum", "memory",
+    "time", "data_time", "wait_time", "copy_time", "compute_time",
+)  # fmt: skip
+"""Fields of a record about the run, not the model; `TextLoggerHook` keeps log values
+of these names apart, with a `_` behind."""
+
+
+def read_records(log: Path) -> Iterator[dict[str, Any]]:
+    """What a run of this program has written to `log`; nothing if there is no file."""
+    if log.is_file():
+        with open(log, encoding="utf-8", opener=unfollowed) as lines:
+            yield from map(json.loads, lines)
 
 
 class JsonLines:

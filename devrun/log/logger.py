@@ -10,6 +10,9 @@ import logging
 import os
 import sys
 import textwrap
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
@@ -196,6 +199,19 @@ def print_log(
             "logger must be a logging.Logger, a name, 'silent' or None, "
             f"got {type(logger).__name__}"
         )
+
+
+@contextmanager
+def quieted(level: int) -> Iterator[None]:
+    """Within, records up to `level` and warnings of Python go unseen, ours too."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, level))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _folded(line: str, width: int) -> str:

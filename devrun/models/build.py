@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from devrun.config.numbers import is_finite
 from devrun.config.origin import describe
 from devrun.construct import where
 from devrun.errors import ConfigError, ConfigTypeError, DevrunError
+from devrun.log.logger import quieted
 from devrun.registry import LOSSES, MODELS
 
 for _name, _kind in vars(nn).items():
@@ -43,11 +43,8 @@ def give_first_weights(model: nn.Module) -> None:
     if not hasattr(model, "init_cfg"):
         return
     begin: Any = model.init_weights
-    level = logging.root.manager.disable
-    logging.disable(max(level, logging.INFO))  # such rules tell of each parameter
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quieted(logging.INFO):  # such rules tell of each parameter
             begin()
     except DevrunError:
         raise
@@ -55,8 +52,6 @@ def give_first_weights(model: nn.Module) -> None:
         raise ConfigError(
             f"the first weights of {type(model).__name__} failed: {cause_of(error)}"
         ) from error
-    finally:
-        logging.disable(level)
 
 
 def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:

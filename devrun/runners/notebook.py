@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from devrun.files import unfollowed
+from devrun.log.jsonlines import NOT_METRICS, read_records
 
 WIDTH, HEIGHT = 480, 120
 """Of the curve, in pixels."""
-_ABOUT = ("mode", "epoch", "iter", "step", "lr", "momentum", "memory")
-"""Fields of a record that are no metrics."""
 
 
 def html_of(runner: Any) -> str:
@@ -35,11 +32,7 @@ def _records(runner: Any) -> list[dict[str, Any]]:
     """The lines of `TextLoggerHook`'s file; none without a work_dir."""
     if runner.work_dir is None:
         return []
-    log = Path(runner.work_dir) / f"{runner.timestamp}.log.json"
-    if not log.is_file():
-        return []
-    with open(log, encoding="utf-8", opener=unfollowed) as lines:
-        return [json.loads(line) for line in lines]
+    return list(read_records(Path(runner.work_dir, f"{runner.timestamp}.log.json")))
 
 
 def _curve(points: Sequence[tuple[int, Any]]) -> str:
@@ -64,7 +57,7 @@ def _curve(points: Sequence[tuple[int, Any]]) -> str:
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """A row for each evaluation, of the metrics that one had."""
-    names = list(dict.fromkeys(k for one in rows for k in one if k not in _ABOUT))
+    names = list(dict.fromkeys(k for one in rows for k in one if k not in NOT_METRICS))
     body = [
         "".join(
             f"<td>{escape(_shown(one.get(name)))}</td>" for name in ["step", *names]
