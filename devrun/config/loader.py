@@ -431,7 +431,7 @@ def _merged_list(
         return tuple(items.values())
     result = ConfigList(items.values())
     if isinstance(old, ConfigList):
-        result._meta_ = old._meta_.thawed()
+        result._meta_ = old._meta_.copy()
     return result
 
 
