@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-versions test-mojo test-slow test-faults test-corpus test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-first-hour test-versions test-mojo test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -28,6 +28,11 @@ test: $(DEV)
 # What needs other people's packages, which two environments below build/ have.
 test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
 	$(PACKAGES)/bin/python tools/interop_tests.py $(MMCV1) $(PACKAGES) -- $(ARGS)
+
+# What five newcomers do first, with the built wheel; the packages bring notebooks, and the
+# peers that it is counted beside.
+test-first-hour: $(PACKAGES)/.installed
+	$(PACKAGES)/bin/python -m pytest -m slow tests/first_hour $(ARGS)
 
 # The default tests on other releases of torch: make test-versions RELEASES="2.0.1 2.6.0"
 test-versions:

@@ -57,14 +57,20 @@ class DeviceFacts:
     selects the device."""
     recomputes_by: str = ""
     """What it has in place of `gradient_checkpointing`, where it has none."""
+    energy: str = ""
+    """`module:function` that begins to count this process's part of the energy: the
+    function returns one of the joules since then, or None without counters."""
 
 
 OWN_FACTS: Mapping[str, DeviceFacts] = {
-    "cpu": DeviceFacts(auto=100, resource=None),
+    "cpu": DeviceFacts(
+        auto=100, resource=None, energy="devrun.devices.cpu:energy_counter"
+    ),
     "cuda": DeviceFacts(
         auto=10,
         other_names=("gpu", "rocm", "hip"),
         fast_environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        energy="devrun.devices.cuda.energy:energy_counter",
     ),
     "mps": DeviceFacts(auto=40),
     "xpu": DeviceFacts(auto=50),

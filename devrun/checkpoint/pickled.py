@@ -14,7 +14,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -114,42 +114,6 @@ def _save(path: str | os.PathLike[str], data: Any) -> None:
     with disk_errors(f"cannot write {str(path)!r}"):
         make_durable(path.parent)
         write_file(path, data)
-
-
-def prune_files(
-    root: str | os.PathLike[str],
-    keep: int,
-    protect: Iterable[str | os.PathLike[str]] = (),
-    *,
-    pattern: str,
-) -> list[Path]:
-    """Delete all but the newest `keep` whole files whose name matches `pattern`.
-
-    The first group of `pattern` is the number by which they are ordered. Truncated
-    files are not counted and not deleted; `protect` neither. Returns what it deleted.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    root, removed = Path(root), []
-    safe = {Path(name).name for name in protect}
-    with disk_errors(f"cannot clean {str(root)!r}"):
-        found = [
-            (int(match[1]), root / name)
-            for name in os.listdir(root)
-            if (match := re.fullmatch(pattern, name)) and name not in safe
-            if fileops.file_type(root / name) == "file"
-        ]
-        kept = 0
-        for _, path in sorted(found, reverse=True):
-            if kept >= keep > 0:
-                fileops.unlink(path)
-                removed.append(path)
-            elif zipfile.is_zipfile(path):
-                kept += 1
-            else:
-                _LOGGER.warning("not counted as a checkpoint to keep: %s", path.name)
-    return removed
 
 
 class _Sink:

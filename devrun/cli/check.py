@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     found = _found(args)
     from devrun.rehearsal.check import SEVERITIES
 
-    say_found(found, args.json, _words)
+    say_found(found, args.json, _of_program if is_program(args.config) else _words)
     worst = found.worst()
     bad = worst and SEVERITIES.index(worst) <= SEVERITIES.index(args.fail_on)
     return FOUND if bad else 0
@@ -139,6 +139,14 @@ def _words(found: Any) -> str:
     if reduced:
         lines += ["", f"made smaller for the rehearsal: {'; '.join(reduced)}"]
     return "\n".join(lines)
+
+
+def _of_program(found: Any) -> str:
+    """Also where to read how a runner takes the place of such lines."""
+    bad = any(device.findings for device in found.devices)
+    return _words(found) + bad * (
+        "\n\nor leave these lines to a runner, in four steps: docs/porting.md"
+    )
 
 
 def _table(found: Any) -> list[str]:

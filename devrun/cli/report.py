@@ -14,6 +14,8 @@ from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_text, user_path
 from devrun.text import aligned, escape
 
+RATES = ("watts", "price", "energy_price", "tokens")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -26,28 +28,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--keys", nargs="+", default=[], metavar="KEY", help="of the config, as columns"
     )
-    add("--watts", type=float, metavar="W", help="power of the machine, for energy")
+    add("--watts", metavar="W[,W]", help="power of the machine, or of each run's")
+    add("--price", metavar="P[,P]", help="of an hour of the machine")
+    add("--energy-price", metavar="P[,P]", help="of a kWh")
+    add("--tokens", metavar="N[,N]", help="of a sample, for the cost of a million")
+    add("--target", metavar="METRIC=VALUE", help="what it took to reach this")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Write the page; 0 also where parts of a run could not be read."""
-    watts = args.watts
-    if watts is not None and not 0 <= watts < float("inf"):
-        raise ConfigError(f"--watts must be a number from 0 on, got {watts}")
     table = args.table or args.csv
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
+    from devrun.rehearsal.report.cost import rates_of, target_of
     from devrun.rehearsal.report.data import comparison, report_data
     from devrun.rehearsal.report.html import page
     from devrun.rehearsal.report.runs import read_run
 
+    given = {key: getattr(args, key) for key in RATES}
+    rates = rates_of(len(args.work_dirs), **given)
+    target = target_of(args.target)
     runs = [read_run(work_dir) for work_dir in args.work_dirs]
     if table:
-        rows = comparison(runs, sort=args.sort, keys=args.keys, watts=watts)
+        rows = comparison(
+            runs, sort=args.sort, keys=args.keys, rates=rates, target=target
+        )
         say(_csv(rows) if args.csv else aligned_rows(rows))
         return 0
-    data = report_data(runs, watts=watts)
+    data = report_data(runs, rates=rates, target=target)
     if args.json:
         say(json.dumps(data, allow_nan=False))
         return 0

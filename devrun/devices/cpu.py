@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from devrun.probes.probe import Probes
 
 CPUINFO = Path("/proc/cpuinfo")
+POWERCAP = Path("/sys/class/powercap")
+"""Where Linux shows the energy that processors count (RAPL), often to root alone."""
 _INSTRUCTIONS = {
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
@@ -81,6 +83,34 @@ class CPUAdapter(EagerAdapter):
         # batches are born here: nothing to do unless their layout changes
         idle = move == self.to_device and not self.options.channels_last
         return {} if idle else super().transfers(move)
+
+
+def energy_counter() -> Callable[[], float] | None:
+    """Of all processor packages, shared between the processes of this machine."""
+    packages = [p for p in POWERCAP.glob("*-rapl:*") if p.name.count(":") == 1]
+    try:
+        counters = [_package_counter(package) for package in packages]
+    except (OSError, ValueError) as error:
+        logger.info("the energy of the processor cannot be read: %s", error)
+        return None
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return (lambda: sum(c() for c in counters) / processes) if counters else None
+
+
+def _package_counter(package: Path) -> Callable[[], float]:
+    """Joules since this call; the file counts microjoules and begins again at 0."""
+    span = int((package / "max_energy_range_uj").read_text())
+    file = package / "energy_uj"
+    last, total = int(file.read_text()), 0
+
+    def joules() -> float:
+        nonlocal last, total
+        now = int(file.read_text())
+        total += (now - last) % (span + 1)
+        last = now
+        return total / 1e6
+
+    return joules
 
 
 def _model_name() -> str:

@@ -4,6 +4,7 @@ from devrun.hooks.base import STAGES, Hook, Priority, get_priority
 from devrun.hooks.checkpoint import CheckpointHook
 from devrun.hooks.early_stopping import EarlyStoppingHook
 from devrun.hooks.ema import EMAHook
+from devrun.hooks.energy import EnergyHook
 from devrun.hooks.evaluation import DistEvalHook, EvalHook
 from devrun.hooks.logger import (
     LoggerHook,
@@ -68,6 +69,7 @@ __all__ = [
     "EMAHook",
     "EarlyStoppingHook",
     "EmptyCacheHook",
+    "EnergyHook",
     "EvalHook",
     "ExpLrUpdaterHook",
     "FixedLrUpdaterHook",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,8 +10,6 @@ from time import perf_counter
 from typing import Any
 
 from devrun.checkpoint.catalog import prune, set_others_aside, sweep_leftovers
-from devrun.checkpoint.names import STEP_PATTERN
-from devrun.checkpoint.pickled import prune_files
 from devrun.checkpoint.storage import (
     check_possible,
     check_writable,
@@ -20,7 +17,6 @@ from devrun.checkpoint.storage import (
 from devrun.dist import allreduce_params, on_main
 from devrun.errors import (
     ConfigError,
-    ConfigTypeError,
     StorageError,
     UnsupportedFeatureError,
 )
@@ -75,13 +71,10 @@ class CheckpointHook(Hook):
             what every process has alike, rank 0 always writes.
         kwargs: `async`: training waits only for a copy of its state, which is
             written meanwhile; a failure is reported at the next iteration. The others
-            are for `save_checkpoint`; `filename_tmpl='epoch_{}.pth'` (or
-            `iter_{}.pth`) writes files in MMCV's layout instead of directories.
+            are for `save_checkpoint`.
 
     Raises:
-        ConfigTypeError: an argument of the wrong type.
-        ConfigError: `filename_tmpl` without a place for the number.
-        UnsupportedFeatureError: `file_client_args`.
+        UnsupportedFeatureError: `file_client_args`, or `filename_tmpl`.
     """
 
     priority: Any = Priority.LOWEST
@@ -108,6 +101,12 @@ class CheckpointHook(Hook):
                 "out_dir to a mounted directory",
                 key="file_client_args",
             )
+        if kwargs.get("filename_tmpl") is not None:
+            raise UnsupportedFeatureError(
+                "filename_tmpl: checkpoints are directories; leave it out, and "
+                "`devrun export CHECKPOINT` makes MMCV's .pth of one",
+                key="filename_tmpl",
+            )
         self.interval = interval
         self.in_background = in_background
         self.full = full
@@ -121,7 +120,6 @@ class CheckpointHook(Hook):
         self._placed = self._dry_run = False
         self._locked: list[str] = []
         self._saved_at = 0
-        self._pattern = _pattern(kwargs.get("filename_tmpl"))
 
     def prepare_dry_run(self) -> bool:
         """One checkpoint at the end, in the temporary folder if space suffices."""
@@ -150,14 +148,11 @@ class CheckpointHook(Hook):
         return str(user_path(self.out_dir).absolute() / Path(work_dir).name)
 
     def before_run(self, runner: Run) -> None:
-        named, self.out_dir = self.out_dir, self.directory(runner.work_dir)
-        if named is not None and not self._placed and self.args.get("filename_tmpl"):
-            on_main(lambda: self._check_files(Path(str(self.out_dir)), runner))
+        self.out_dir = self.directory(runner.work_dir)
         self._placed = True
         self._saved_at = runner.iter
         on_main(lambda: self._make_ready(runner))
-        pieces = self.full is not True and self.args.get("filename_tmpl") is None
-        if pieces and is_divided(runner.model):
+        if self.full is not True and is_divided(runner.model):
             together(self._check_here)
         runner.logger.info("Checkpoints will be saved to %s", self.out_dir)
 
@@ -180,18 +175,6 @@ class CheckpointHook(Hook):
                 out_dir,
                 saver.rewound_to,
                 place,
-            )
-
-    def _check_files(self, out_dir: Path, runner: Run) -> None:
-        """Refuse a folder with files of another run, which have the same names."""
-        names = sorted(os.listdir(out_dir)) if out_dir.is_dir() else []
-        there = [name for name in names if re.fullmatch(self._pattern, name)]
-        source = runner.checkpointer.resumed_from
-        if there and (source is None or source.parent.resolve() != out_dir.resolve()):
-            raise ConfigError.of(
-                "out_dir",
-                f"{str(out_dir)!r} holds {there[0]!r} of another run, which this one "
-                "could replace or delete: choose another out_dir, or resume from there",
             )
 
     def _check_here(self) -> None:
@@ -266,28 +249,22 @@ class CheckpointHook(Hook):
         if self.sync_buffer:
             allreduce_params(runner.model.buffers())
         messages = runner.meta.setdefault("hook_msgs", {})
-        best = messages.get("best_ckpt")
         path = Path(
             runner.save_checkpoint(
                 self.out_dir,
                 save_optimizer=self.save_optimizer,
                 background=self.in_background,
-                then=lambda: self._prune(best),
+                then=self._prune,
                 **self.args,
             )
         )
         self._saved_at = runner.checkpointer.last_saved_iter
         messages["last_ckpt"] = str(path)
 
-    def _prune(self, best: str | None) -> None:
+    def _prune(self) -> None:
         """Delete what is too old, once the new checkpoint is durable; on rank 0."""
-        if self.max_keep_ckpts <= 0:
-            return
-        root, keep = str(self.out_dir), self.max_keep_ckpts
-        if self.args.get("filename_tmpl") is None:
-            prune(root, keep)
-        else:
-            prune_files(root, keep, [best] if best else [], pattern=self._pattern)
+        if self.max_keep_ckpts > 0:
+            prune(str(self.out_dir), self.max_keep_ckpts)
 
     @contextmanager
     def _going_on(self, runner: Run) -> Iterator[None]:
@@ -299,19 +276,3 @@ class CheckpointHook(Hook):
             runner.logger.error(
                 "checkpoint not saved, training goes on without it: %s", error
             )
-
-
-def _pattern(template: Any) -> str:
-    """Regular expression of the names this hook gives; group 1 is the number."""
-    if template is None:
-        return STEP_PATTERN
-    if not isinstance(template, str):
-        raise ConfigTypeError.of("filename_tmpl", f"must be a string, got {template!r}")
-    before, braces, after = template.partition("{}")
-    if not braces or "{" in before + after or "/" in template:
-        raise ConfigError.of(
-            "filename_tmpl",
-            f"{template!r} needs exactly one {{}} for the number and no "
-            "directory, such as 'epoch_{}.pth'",
-        )
-    return re.escape(before) + r"(\d+)" + re.escape(after)

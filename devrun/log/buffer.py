@@ -72,16 +72,14 @@ class LogBuffer:
             )
         known = self._series
         for key, value in given:
-            weight = count if items is None else items.get(key, count)
             if type(value) is not float:
                 value = _checked(key, value)
-            if weight is not count:
-                weight = _checked("num_items", weight)
-            try:
-                series = known[key]
-            except KeyError:
-                series = known[key] = _Series(self._window)
-            series.new.append((value, count, weight))
+            weight: Any = count
+            if items is not None and key in items:
+                weight = _checked("num_items", items[key])
+            if key not in known:
+                known[key] = _Series(self._window)
+            known[key].new.append((value, count, weight))
         self._updates += 1
         if self._updates % PENDING == 0:
             _settle(self._series)
@@ -250,11 +248,10 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def _to_host(parts: list[Any]) -> list[float]:
-    """Numbers and 0-d tensors as floats, with one transfer for each kind of tensor."""
-    numbers = [math.nan if hasattr(part, "detach") else part for part in parts]
+    """`parts` with its 0-d tensors as floats, by one transfer for each kind of them."""
     kinds: dict[Any, list[int]] = {}
     for index, part in enumerate(parts):
-        if hasattr(part, "detach"):
+        if not isinstance(part, (int, float)):
             kinds.setdefault((part.device, part.dtype), []).append(index)
     if kinds:
         import torch
@@ -263,5 +260,5 @@ def _to_host(parts: list[Any]) -> list[float]:
             read = torch.stack([parts[index] for index in places])
             # a tensor of a plug-in's own class may have no tolist
             for index, number in zip(places, read.cpu().tolist()):
-                numbers[index] = float(number)
-    return numbers
+                parts[index] = float(number)
+    return parts

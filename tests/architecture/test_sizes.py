@@ -47,8 +47,8 @@ FLAGS = {
         --import --json --mmcv --precisions --record --seed --steps --trust-config -h
     """,
     "report": """
-        --csv --help --json --keys --output --sort --table --watts -h
-        -o
+        --csv --energy-price --help --json --keys --output --price --sort --table
+        --target --tokens --watts -h -o
     """,
     "predict": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device

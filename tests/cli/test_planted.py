@@ -93,32 +93,6 @@ def test_a_record_that_cannot_be_read_keeps_no_run_from_going_on(
     assert json.loads(record.read_text())["status"] == "done"
 
 
-def test_files_of_another_run_are_neither_replaced_nor_deleted(
-    config, train, victim, work_dir
-):
-    other = victim.parent / "work" / "epoch_9.pth"
-    other.parent.mkdir()
-    other.write_text(MINE)
-    saving = {
-        "interval": 1,
-        "out_dir": str(victim.parent),
-        "filename_tmpl": "epoch_{}.pth",
-        "max_keep_ckpts": 1,
-    }
-    path = config(checkpoint_config=saving, evaluation={"metric": "accuracy"})
-    status, _, said = train(path, "--work-dir", work_dir)
-    assert status == 2
-    assert "holds 'epoch_9.pth' of another run" in said.splitlines()[-1]
-    other.unlink()
-    words = (path, "--work-dir", work_dir)
-    assert train(*words)[0] == 0
-    last = other.with_name("epoch_2.pth")
-    more = ("--cfg-options", "runner.max_epochs=3", "--resume-from", last)
-    status, _, said = train(*words, *more)
-    assert status == 0, said
-    assert [file.name for file in other.parent.glob("*.pth")] == ["epoch_3.pth"]
-
-
 def test_a_state_names_no_best_checkpoint_elsewhere():
     hook = EvalHook(loader(), save_best="loss")
     best = [0.5, "../../other/step-00000001"]

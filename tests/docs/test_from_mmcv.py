@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from devrun.config.schema import UNUSED
 from devrun.hooks import HOOKS
 from tests.docs.blocks import codes, items, text_of
 
@@ -28,8 +27,3 @@ def test_the_loggers_that_are_said_to_be_missing_are():
     )
     for name in [*sentence[1].split(", "), sentence[2]]:
         assert f"{name}LoggerHook" not in HOOKS
-
-
-def test_the_keys_that_are_not_used_are_those_the_run_names():
-    (line,) = [i for i in items(DOCUMENT, "### Command line") if "in its log: " in i]
-    assert sorted(codes(line.split("in its log: ")[1])) == sorted(UNUSED)

@@ -503,8 +503,8 @@ def one_file(folder: Path) -> Any:
                 runner.resume(folder / "checkpoints" / "epoch_1.pth")
                 runner.prepare()
             else:
-                runner.register_checkpoint_hook({"filename_tmpl": "epoch_{}.pth"})
                 runner.run([DataLoader(Tokens(), 4)], [("train", 1)])
+                runner.save_checkpoint(filename_tmpl="epoch_{}.pth")
             wrapped, optimizer = runner.session.wrapped, runner.optimizer
             state = runner.adapter.optimizer_state(wrapped, optimizer)["state"]
             weights = runner.adapter.model_state(wrapped)

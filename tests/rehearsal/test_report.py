@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from devrun.cli.main import main
+from devrun.hooks import HOOKS, Hook
 from devrun.rehearsal.report.data import thinned
 from devrun.rehearsal.report.runs import read_run
 from tests.support.observe import records
@@ -299,3 +300,66 @@ def test_the_end_of_a_training_names_the_bound_and_the_report(
     bound = r"^time: .*% of the time; "
     assert re.search(bound, out, re.MULTILINE)
     assert f"report: devrun report {tmp_path / 'w'}" in out
+
+
+def test_what_runs_cost_to_a_target_and_against_each_other(trained, report, tmp_path):
+    dear = copied(trained, tmp_path, "dear")
+    lines = [{"mode": "train", "step": step, "time": 36.0, "samples_per_sec": 2.0}
+             for step in (50, 100)]  # fmt: skip
+    lines[1:1] = [{"mode": "val", "step": 50, "accuracy": 0.7}]
+    lines.append({"mode": "val", "step": 100, "accuracy": 0.9})
+    log_of(dear).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    cheap = shutil.copytree(dear, tmp_path / "cheap")
+    lines = [{**line, **({"time": 9.0} if "time" in line else {})} for line in lines]
+    log_of(cheap).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    words = ("--target", "accuracy=0.9", "--watts", "100,200", "--price", "10")
+    words += ("--energy-price", "36", "--tokens", "1000")
+    out = report(dear, cheap, "--csv", *words)[1]
+    first, second = csv.DictReader(out.splitlines())
+    # 100 updates of 36 s: an hour at 100 W is 0.1 kWh, for 10 and 3.6
+    assert float(first["seconds to accuracy"]) == pytest.approx(3600)
+    assert float(first["J to accuracy"]) == pytest.approx(360_000)
+    assert float(first["money to accuracy"]) == pytest.approx(13.6)
+    assert float(first["J/sample"]) == pytest.approx(360_000 / 7200)
+    assert float(first["money/Mtokens"]) == pytest.approx(13.6 / 7.2, rel=1e-4)
+    # a quarter of the time at twice the power
+    assert float(second["seconds ratio"]) == pytest.approx(4)
+    assert float(second["J ratio"]) == pytest.approx(2)
+    assert float(second["money ratio"]) == pytest.approx(13.6 / (2.5 + 1.8), rel=1e-4)
+    assert report(dear, cheap, "-o", tmp_path / "page.html", *words)[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "at the power given; money 13.6" in page and "times less" in page
+    unreached = report(cheap, "--csv", "--target", "accuracy=0.95")[1]
+    assert "to accuracy" not in unreached
+
+
+def test_measured_energy_goes_before_the_power_given(
+    tmp_path, report, monkeypatch, trained
+):
+    package = tmp_path / "intel-rapl:0"
+    package.mkdir()
+    (package / "max_energy_range_uj").write_text("9999999")
+    counter = package / "energy_uj"
+    counter.write_text("8000000")
+    monkeypatch.setattr("devrun.devices.cpu.POWERCAP", tmp_path)
+
+    class Burn(Hook):
+        """5 J an update, on a counter that begins again after 10."""
+
+        def after_train_iter(self, runner):
+            counter.write_text(str((int(counter.read_text()) + 5_000_000) % 10_000_000))
+
+    monkeypatch.setitem(HOOKS.module_dict, "Burn", Burn)
+    hooks = [{"type": "Burn"}, {"type": "EnergyHook"}]
+    work_dir = trained("measured", custom_hooks=hooks)
+    (run,) = json.loads(report(work_dir, "--json", "--watts", "1e9")[1])["runs"]
+    assert run["figures"]["measured"]
+    assert run["figures"]["joules"] == pytest.approx(5 * run["facts"]["iterations"])
+
+
+def test_a_device_without_a_counter_says_so(trained, report):
+    (run,) = json.loads(
+        report(trained("none", custom_hooks=[{"type": "EnergyHook"}]), "--json")[1]
+    )["runs"]
+    assert "no counter of energy here" in str(run["warnings"])
+    assert run["figures"]["joules"] is None

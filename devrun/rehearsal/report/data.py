@@ -13,6 +13,7 @@ from devrun.errors import ConfigError, nearest
 from devrun.hooks.evaluation.best import infer_rule
 from devrun.log.jsonlines import json_number
 from devrun.redact import redact
+from devrun.rehearsal.report.cost import Rates, columns_of, ratio
 from devrun.rehearsal.report.digest import Digest, digest
 from devrun.rehearsal.report.runs import Curve, RecordedRun
 
@@ -29,12 +30,13 @@ PART = ("started", "status", "error", "iterations", "duration_seconds")
 def report_data(
     runs: Sequence[RecordedRun],
     *,
-    watts: float | None = None,
+    rates: Sequence[Rates] = (),
+    target: tuple[str, float] | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows, as JSON's types; `docs/report.md` has the keys.
 
     Raises:
-        ConfigError: no run has a value that another has too.
+        ConfigError: no run has a value that another has too, or that of the `target`.
     """
     logged = [{c.name for c in run.curves} for run in runs if run.curves]
     if len(logged) > 1 and not any(a & b for a in logged for b in logged if a is not b):
@@ -51,13 +53,13 @@ def report_data(
                     "path": str(run.path),
                     "facts": run.facts,
                     "earlier": [{k: f.get(k) for k in PART} for f in run.earlier],
-                    "figures": asdict(digest(run, watts=watts)),
+                    "figures": asdict(figures),
                     "curves": [_curve(curve, run) for curve in run.curves],
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
                 }
             )
-            for name, run in zip(names, runs)
+            for name, run, figures in zip(names, runs, digests(runs, rates, target))
         ],
         "config": plain(_configs(runs)),
     }
@@ -68,7 +70,8 @@ def comparison(
     *,
     sort: str | None = None,
     keys: Sequence[str] = (),
-    watts: float | None = None,
+    rates: Sequence[Rates] = (),
+    target: tuple[str, float] | None = None,
 ) -> list[list[str]]:
     """A row of each run for a terminal or a spreadsheet, behind one of titles.
 
@@ -77,10 +80,11 @@ def comparison(
 
     Args:
         sort: a column; the best run, or the least value, comes first.
-        watts: power of the machine, for the energy.
+        rates: of the machine of each run, for what it cost.
+        target: metric and value up to which that is told too.
 
     Raises:
-        ConfigError: `sort` or a key is in no run.
+        ConfigError: `sort`, a key or the target's metric is in no run.
     """
     rows = [
         {
@@ -88,8 +92,8 @@ def comparison(
             "status": shown(run.facts.get("status")),
             **_cells(run, keys),
         }
-        | _costs(digest(run, watts=watts))
-        for name, run in zip(_names(runs), runs)
+        | _costs(figures, target)
+        for name, run, figures in zip(_names(runs), runs, digests(runs, rates, target))
     ]
     titles = list(dict.fromkeys(title for row in rows for title in row))
     for asked in (*keys, *([sort] if sort else [])):
@@ -113,12 +117,35 @@ def _cells(run: RecordedRun, keys: Sequence[str]) -> dict[str, Any]:
     return {**own, **measured}
 
 
-def _costs(figures: Digest) -> dict[str, Any]:
-    named = {
-        "seconds": figures.seconds,
-        "samples/s": figures.samples_per_sec,
-        "J": figures.joules,
-    }
+def digests(
+    runs: Sequence[RecordedRun],
+    rates: Sequence[Rates],
+    target: tuple[str, float] | None,
+) -> list[Digest]:
+    """Of each run, with the ratio to the first: to the target, else of the whole.
+
+    Raises:
+        ConfigError: no run has the target's metric.
+    """
+    known = {c.name for run in runs for c in run.curves if c.mode == "val"}
+    if target and target[0] not in known:
+        raise ConfigError(
+            f"--target {target[0]} is in no validation of these runs; "
+            f"{nearest(target[0], sorted(known))}"
+        )
+    given = rates or [Rates()] * len(runs)
+    found = [digest(r, rates=rate, target=target) for r, rate in zip(runs, given)]
+    if len(runs) > 1 and (target or any(rate != Rates() for rate in given)):
+        compared = "to_target" if target else "whole"
+        first = found[0].costs[compared]
+        for figures in found:
+            figures.costs["ratio"] = ratio(first, figures.costs[compared])
+    return found
+
+
+def _costs(figures: Digest, target: tuple[str, float] | None) -> dict[str, Any]:
+    named = {"seconds": figures.seconds, "samples/s": figures.samples_per_sec}
+    named.update(columns_of(figures.costs, "target" if target is None else target[0]))
     return {name: f"{value:.5g}" for name, value in named.items() if value is not None}
 
 

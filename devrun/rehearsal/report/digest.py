@@ -10,6 +10,7 @@ import numpy as np
 
 from devrun.errors import DevrunError
 from devrun.hooks.evaluation.best import infer_rule
+from devrun.rehearsal.report.cost import Cost, Rates, cost
 from devrun.rehearsal.report.runs import RecordedRun
 from devrun.rehearsal.report.shares import bound_of, finite, shares_of
 
@@ -35,18 +36,30 @@ class Digest:
     best_seconds: float | None = None
     """Training time until the best score, s."""
     joules: float | None = None
-    """Energy of the whole run at the power that was given, J."""
+    """Energy of the whole run: measured, else at the power that was given, J."""
     joules_to_best: float | None = None
+    measured: bool = False
+    """Whether counters told the energy (`EnergyHook`)."""
+    costs: dict[str, Cost] = field(default_factory=dict)
+    """Of the `whole`, `to_best`, `to_target`, `per_sample`, `per_million_tokens`."""
 
 
-def digest(run: RecordedRun, *, watts: float | None = None) -> Digest:
-    """The figures of `run`; energy where the power of the machine (W) is given."""
+def digest(
+    run: RecordedRun,
+    *,
+    rates: Rates | None = None,
+    target: tuple[str, float] | None = None,
+) -> Digest:
+    """The figures of `run`; what it cost at `rates`, also until its first validation
+    with the `target`: a metric and its value."""
     parts = [finite(p.get("duration_seconds")) for p in (*run.earlier, run.facts)]
     known = [seconds for seconds in parts if seconds is not None]
     seconds = finite(sum(known)) if known else None
     shares = _shares(run)
     metric, score, step = _best(run)
     until = None if step is None else _seconds_at(run, step)
+    asked = {"to_best": step, "to_target": _reached(run, target)}
+    costs = _costs(run, seconds, asked, rates or Rates())
     return Digest(
         seconds=seconds,
         shares=shares,
@@ -58,9 +71,64 @@ def digest(run: RecordedRun, *, watts: float | None = None) -> Digest:
         best_score=score,
         best_step=step,
         best_seconds=until,
-        joules=_energy(seconds, watts),
-        joules_to_best=_energy(until, watts),
+        joules=costs["whole"].joules,
+        joules_to_best=costs["to_best"].joules,
+        measured=run.curve("energy", "train") is not None,
+        costs=costs,
     )
+
+
+def _costs(
+    run: RecordedRun,
+    seconds: float | None,
+    until: Mapping[str, int | None],
+    rates: Rates,
+) -> dict[str, Cost]:
+    """Of the whole run, until some of its steps, and of training a sample."""
+    energy = run.curve("energy", "train")
+    steps = run.train_seconds[0]
+
+    def at(step: int | None) -> Cost:
+        if step is None:
+            return Cost()
+        measured = (
+            None if energy is None else np.interp(step, energy.steps, energy.sums())
+        )
+        return cost(_seconds_at(run, step), rates, finite(measured))
+
+    whole = None if energy is None else finite(float(energy.sums()[-1]))
+    samples = _samples(run)
+    each = at(int(steps[-1]) if len(steps) else None) / samples
+    return {
+        "whole": cost(seconds, rates, whole),
+        **{name: at(step) for name, step in until.items()},
+        "per_sample": each,
+        "per_million_tokens": 1e6 * (each / rates.tokens),
+    }
+
+
+def _samples(run: RecordedRun) -> float | None:
+    """That were trained on, as far as the log goes."""
+    rate, time = run.curve("samples_per_sec", "train"), run.curve("time", "train")
+    if rate is None or time is None or len(rate.steps) != len(time.steps):
+        return None
+    return finite(
+        float(np.sum(np.diff(time.steps, prepend=0) * time.values * rate.values))
+    )
+
+
+def _reached(run: RecordedRun, target: tuple[str, float] | None) -> int | None:
+    """The step of the first validation with the target."""
+    curve = None if target is None else run.curve(target[0], "val")
+    if target is None or curve is None:
+        return None
+    try:
+        rule = infer_rule(target[0])
+    except DevrunError:  # a metric of the user's
+        rule = str(run.config.get("evaluation.rule"))
+    sign = -1 if rule == "less" else 1
+    steps = curve.steps[sign * curve.values >= sign * target[1]]
+    return int(steps[0]) if len(steps) else None
 
 
 def _shares(run: RecordedRun) -> dict[str, float]:
@@ -109,7 +177,3 @@ def _logged(run: RecordedRun, name: str, reduce: Any) -> float:
     curve = run.curve(name, "train")
     values = np.zeros(0) if curve is None else curve.finite()
     return float(reduce(values)) if len(values) else np.nan
-
-
-def _energy(seconds: float | None, watts: float | None) -> float | None:
-    return None if seconds is None or watts is None else finite(seconds * watts)

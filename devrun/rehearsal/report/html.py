@@ -98,10 +98,21 @@ def _fact(run: Mapping[str, Any], key: str) -> str:
     return shown(value)
 
 
-def _energy(joules: float | None) -> str:
-    if joules is None:
-        return ""
-    return f"{joules:,.0f} J ({joules / 3.6e6:.4g} kWh) at the power given"
+def _cost(figures: Mapping[str, Any], part: str) -> str:
+    """`120 J (3.3e-05 kWh), measured; money 0.02`."""
+    found = figures["costs"].get(part) or {}
+    said = []
+    if (joules := found.get("joules")) is not None:
+        source = "measured" if figures["measured"] else "at the power given"
+        said.append(f"{joules:,.4g} J ({joules / 3.6e6:.4g} kWh) {source}")
+    if (money := found.get("money")) is not None:
+        said.append(f"money {money:.5g}")
+    return "; ".join(said)
+
+
+def _ratio(figures: Mapping[str, Any]) -> str:
+    found = figures["costs"].get("ratio") or {}
+    return ", ".join(f"{k} {v:.4g}" for k, v in found.items() if v is not None)
 
 
 def _duration(seconds: float | None) -> str:
@@ -122,8 +133,13 @@ _FIGURES = (
     ("best", lambda f: f"{f['best_metric'] or ''} {shown(f['best_score'])}".strip()),
     ("at step", lambda f: shown(f["best_step"])),
     ("training until then", lambda f: _duration(f["best_seconds"])),
-    ("energy", lambda f: _energy(f["joules"])),
-    ("energy until the best", lambda f: _energy(f["joules_to_best"])),
+    ("cost", lambda f: _cost(f, "whole")),
+    ("cost until the best", lambda f: _cost(f, "to_best")),
+    ("time to the target", lambda f: _duration(f["costs"]["to_target"]["seconds"])),
+    ("cost to the target", lambda f: _cost(f, "to_target")),
+    ("cost of a sample", lambda f: _cost(f, "per_sample")),
+    ("of a million tokens", lambda f: _cost(f, "per_million_tokens")),
+    ("times less than the first run", _ratio),
 )
 
 
