@@ -73,6 +73,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     join_launcher()
     launches = to_launch(args)
     plan = _plan(args)
+    if (plan.cfg.get("benchmark") or {}).get("runs", 1) > 1 and not args.dry_run:
+        from devrun.cli.benchmark import benchmark
+
+        return benchmark(args, session.argv, plan.cfg)
     if launches:
         if not args.dry_run:
             # before rank 0 would find it, and end the rest

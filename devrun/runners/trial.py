@@ -32,7 +32,14 @@ _LOADERS = ("data.train_dataloader", "data.val_dataloader")
 _MOST = 2
 """Batches of an update and replicas, where sizes are made smaller."""
 _OF_TRAINING = (
-    *("load_from", "watchdog", "custom_hooks", "lr_config", "momentum_config"),
+    *(
+        "load_from",
+        "watchdog",
+        "custom_hooks",
+        "benchmark",
+        "lr_config",
+        "momentum_config",
+    ),
 )
 """Sections that nothing but training has a use for."""
 _WHEN = ("save_best", "rule", "start", "interval", "out_dir")
