@@ -43,6 +43,15 @@ def users_line(error: BaseException | None) -> str | None:
     return None
 
 
+def users_line_in(trace: str) -> str | None:
+    """The same of a stack as text."""
+    found = [frame for frame in _FRAME.findall(trace) if is_users(frame[0])]
+    if not found:
+        return None
+    file, line, name = found[-1]
+    return f"{_shown(file)}:{line} in {name}"
+
+
 def is_users(file: str) -> bool:
     """Whether `file` is neither devrun's nor Python's nor of an installed package."""
     parts = os.path.abspath(file).split(os.sep)

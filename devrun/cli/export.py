@@ -1,15 +1,16 @@
-"""`devrun export CHECKPOINT`: its weights, or its model as a program, for others."""
+"""`devrun export CHECKPOINT`: weights, a model or a training step, for others."""
 
 from __future__ import annotations
 
 import argparse
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from devrun.cli.console import say
+from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_trust_flags, import_modules, trusted
 from devrun.cli.parser import switch
@@ -22,6 +23,7 @@ from devrun.text import LINE, escape
 WEIGHTS_ONLY = ("mmcv", "torch", "safetensors")
 PROGRAMS = ("onnx", "pt2", "aoti")
 WEIGHTS = ("trained", "evaluated")
+IMPORTERS = ("nnfusion", "halo", "onnxruntime")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "machine code by AOTInductor"
     )
     formats = (*WEIGHTS_ONLY, *PROGRAMS)
-    add("--format", choices=formats, default="mmcv", help=form)
+    add("--format", choices=formats, help=f"{form}; default: mmcv")
+    whole = "a whole update, with its loss, backward and optimizer, as ONNX in opset 12"
+    add("--step", choices=("train",), help=whole)
+    taker = "who takes that; default: onnxruntime"
+    add("--for", choices=IMPORTERS, dest="importer", help=taker)
     add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     averaged = "evaluated: the averaged ones, where an EMAHook kept some"
     averaged += ", as a program has by default"
@@ -51,8 +57,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.checkpoint.mmcv_format import FORMATS
     from devrun.export.programs import SUFFIXES
 
-    if args.opset is not None and args.format != "onnx":
-        raise ConfigError(f"--opset is of --format onnx, not of {args.format}")
+    _check_flags(args)
     source = user_path(chosen_checkpoint(args.checkpoint))
     suffix = {**FORMATS, **SUFFIXES}[args.format]
     target = user_path(args.output or f"{source.absolute()}{suffix}")
@@ -64,6 +69,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         raise CheckpointError(
             f"{str(target)!r} exists; give --overwrite or another --output"
         )
+    if args.step:
+        return _export_step(args, source, target)
     if args.format in PROGRAMS:
         return _export_program(args, source, target)
     with trusted(args):
@@ -75,6 +82,61 @@ def run(args: argparse.Namespace, session: Session) -> int:
             merge=_merger(args, source),
         )
     say(f"written: {escape(target, LINE)}")
+    return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Settle the format, and refuse flags that are of another one."""
+    if args.importer and not args.step:
+        raise ConfigError("--for is of --step train, which is what it takes")
+    args.format = args.format or ("onnx" if args.step else "mmcv")
+    if args.step:
+        fixed = {"--opset": args.opset, "--weights": args.weights}
+        given = [flag for flag, value in fixed.items() if value is not None]
+        if args.format != "onnx":
+            given.append(f"--format {args.format}")
+        if given:
+            raise ConfigError(
+                f"{given[0]} goes not with --step train, which is ONNX in opset 12 and "
+                "goes on from the trained weights"
+            )
+    elif args.opset is not None and args.format != "onnx":
+        raise ConfigError(f"--opset is of --format onnx, not of {args.format}")
+
+
+def _export_step(args: argparse.Namespace, source: Path, target: Path) -> int:
+    """An update of the run as a graph, its facts and its state beside it."""
+    from devrun.cli.record import versions
+    from devrun.config.origin import redacted
+    from devrun.export.handoff import UPDATES, alike, write_step
+    from devrun.log.logger import quieted
+    from devrun.runners.trial import trial
+
+    cfg, _ = _stored(args, source)
+    importer = args.importer or "onnxruntime"
+    with trusted(args), trial(cfg, UPDATES, device="cpu") as training:
+        runner = training.runner
+        with quieted(logging.INFO):
+            runner.resume(str(source), allow_changes=True)
+        runner.prepare()
+        facts = {
+            "format": "onnx",
+            "model": runner.model_name,
+            "checkpoint": str(source),
+            "data": redacted(Config(cfg["data"]["train"]).to_dict()),
+            "versions": versions(),
+        }
+        loader = runner.loader(training.loaders[0], training=True)
+        batches = alike(loader, UPDATES)
+        done = write_step(runner.session, batches, target, importer, facts)
+    others = ", ".join(escape(file.name, LINE) for file in done.files[1:])
+    say(f"written: {escape(target, LINE)}, for {importer}; beside it {others}")
+    worst = f"largest difference {done.largest_difference:.2g}"
+    say(f"{UPDATES} updates in onnxruntime compared with the run's: {worst}")
+    if done.left_out:
+        say(f"not compared: {done.left_out} weights whose gradient is a rounding error")
+    for warning in done.warnings:
+        complain(warning, "warning")
     return 0
 
 
@@ -115,22 +177,13 @@ def _evaluated(
 ) -> Iterator[tuple[Any, Any, Any, str]]:
     """The run with its saved weights on the CPU, a batch, its config and which weights
     it has."""
-    from devrun.checkpoint import read_checkpoint
     from devrun.checkpoint.mmcv_format import averaged_weights, needed_average
     from devrun.runners.trial import trial
 
-    found = read_checkpoint(source, parts=["trainer", "hooks"])
-    stored = found["trainer"].get("config")
-    data = stored.get("data") if isinstance(stored, dict) else None
-    if not isinstance(data, dict):
-        raise CheckpointError(
-            f"{str(source)!r} holds no config of a run with data, which a program is "
-            "made of and compared on; --format safetensors writes its weights"
-        )
-    cfg: Any = Config(copy.deepcopy(stored))
-    cfg["data"]["val"] = data.get("val") or data.get("test") or data.get("train")
-    cfg.merge_from_dict({"parallel": None, "compile": None, "evaluation": {}})
-    import_modules(args, cfg)
+    cfg, found = _stored(args, source)
+    data = cfg["data"]
+    data["val"] = data.get("val") or data.get("test") or data.get("train")
+    cfg.merge_from_dict({"compile": None, "evaluation": {}})
     short = trial(cfg, 0, evaluate=1, initialise=False, device="cpu")
     with short as training:
         runner = training.runner
@@ -143,6 +196,23 @@ def _evaluated(
         (hook,) = (one for one in runner.hooks if hasattr(one, "loaders"))
         loader = next(iter(hook.loaders.values()))
         yield runner, next(iter(loader)), cfg, kind
+
+
+def _stored(args: argparse.Namespace, source: Path) -> tuple[Any, Any]:
+    """The config in a checkpoint, for one process, and what else is read of it."""
+    from devrun.checkpoint import read_checkpoint
+
+    found = read_checkpoint(source, parts=["trainer", "hooks"])
+    stored = found["trainer"].get("config")
+    if not isinstance(stored, dict) or not isinstance(stored.get("data"), dict):
+        raise CheckpointError(
+            f"{str(source)!r} holds no config of a run with data, which a program is "
+            "made of and compared on; --format safetensors writes its weights"
+        )
+    cfg: Any = Config(copy.deepcopy(stored))
+    cfg.merge_from_dict({"parallel": None})
+    import_modules(args, cfg)
+    return cfg, found
 
 
 def _merger(args: argparse.Namespace, source: Path) -> Callable[[Any, Any], Any]:

@@ -107,7 +107,6 @@ def _plan(args: argparse.Namespace) -> Plan:
         overwrite=args.overwrite or args.dry_run,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
-    cfg.freeze()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     check_launcher(cfg.get("launcher") or "none")

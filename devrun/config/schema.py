@@ -87,7 +87,6 @@ PARALLEL = Section(
         "find_unused_parameters": "flag?",
         "broadcast_buffers": "flag?",
         "bucket_cap_mb": "count?",
-        "compression": "text?",
         "sync_bn": "flag?",
         "wrap": "text|list?",
         "reshard": "flag?",

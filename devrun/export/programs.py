@@ -86,13 +86,13 @@ def write_program(
     torch_features.needs(TORCH, f"--format {form}")
     if form == "onnx":
         for name in ("onnx", "onnxscript", "onnxruntime"):
-            _found(name)
+            found_package(name)
     count = max(2, next(iter(inputs.values())).size(0))
     what = f"{type(model.model).__name__} as {form}"
     # exporters tell at length of their own insides
     with quieted(logging.WARNING), torch.no_grad():
         names = Names(list(inputs), list(model(inputs)))
-        with _explained(f"{what}: it cannot be traced"):
+        with explained(f"{what}: it cannot be traced"):
             program = _traced(model, resized(inputs, count))
         with disk_errors(
             f"{str(target)!r} cannot be written"
@@ -100,12 +100,12 @@ def write_program(
             prefix=".export-", dir=target.absolute().parent
         ) as folder:
             new = Path(folder) / target.name
-            with _explained(f"{what}: it cannot be written"):
+            with explained(f"{what}: it cannot be written"):
                 run, found = _WRITERS[form](program, names, new, opset)
             worst = 0.0
             for samples in (2 * count, count - 1, 1):
                 given = resized(inputs, samples)
-                with _explained(f"{what}: the program does not run"):
+                with explained(f"{what}: the program does not run"):
                     theirs = run(given)
                 worst = max(worst, _difference(what, model(given), theirs))
             os.replace(new, target)
@@ -184,7 +184,7 @@ def _onnx(program: Any, names: Names, path: Path, opset: int | None) -> tuple[Ru
             f"or give one from {stamped} on"
         )
     exported.save(str(path))
-    session = _found("onnxruntime").InferenceSession(
+    session = found_package("onnxruntime").InferenceSession(
         str(path), providers=["CPUExecutionProvider"]
     )
     there = [one.name for one in session.get_inputs()]
@@ -229,7 +229,8 @@ def write_manifest(target: Path, facts: Mapping[str, Any]) -> Path:
     return path
 
 
-def _found(name: str) -> Any:
+def found_package(name: str) -> Any:
+    """A package that `--format onnx` needs."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -240,7 +241,7 @@ def _found(name: str) -> Any:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     """An error of a compiler as one of the user's: its first words and his line."""
     try:
         yield

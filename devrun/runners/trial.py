@@ -10,7 +10,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import copy
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def trial(
         DevrunError: as the training would.
     """
     begins = _resumed(cfg) if weights else None
-    small = read(copy(cfg) if isinstance(cfg, Config) else Config(dict(cfg)))
+    small = read(deepcopy(cfg) if isinstance(cfg, Config) else Config(dict(cfg)))
     with ExitStack() as undo:
         folder = None
         if updates:

@@ -61,8 +61,8 @@ FLAGS = {
         --bench --conformance --device --emulate --help --import --json -h
     """,
     "export": """
-        --allow-factory --format --help --import --mmcv --opset --output --overwrite
-        --trust-config --weights -h
+        --allow-factory --for --format --help --import --mmcv --opset --output
+        --overwrite --step --trust-config --weights -h
     """,
     "new": """
         --help --like -h

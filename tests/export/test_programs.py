@@ -1,43 +1,17 @@
 """`devrun export` of whole models, by real programs in the systems that read them."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import onnxruntime
 import pytest
 import torch
-import yaml
 from torch import nn
 
 from devrun.checkpoint import read_checkpoint
 from devrun.registry import MODELS
-from tests.support.command import command
+from tests.support.shipped import CASES, VECTORS, model_of, output_of, samples
 
-VECTORS = {"type": "SyntheticClassification", "num_samples": 16}
-IMAGES = {**VECTORS, "shape": [3, 8, 8]}
-TEXT = {"type": "TextCorpus", "files": "text.txt", "block_size": 16, "max_bytes": 200}
-CASES = {
-    "mlp": ({"type": "MLP", "in_features": 16, "num_classes": 4}, VECTORS),
-    "resnet8": (
-        {"type": "ResNet", "stem": "cifar", "stage_blocks": [1, 1], "num_classes": 4},
-        IMAGES,
-    ),
-    "vit": (
-        {
-            "type": "VisionTransformer", "img_size": 8, "patch_size": 4,
-            "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 4,
-        },
-        IMAGES,
-    ),
-    "gpt": (
-        {
-            "type": "GPT", "vocab_size": 256, "block_size": 16, "n_layer": 1,
-            "n_head": 2, "n_embd": 16,
-        },
-        TEXT,
-    ),
-}  # fmt: skip
 EMA = [{"type": "EMAHook", "momentum": 0.5}]
 
 
@@ -52,56 +26,6 @@ class Branching(nn.Module):
     def forward(self, x):
         y = self.layer(x)
         return y if y.sum() > 0 else y * 2
-
-
-@pytest.fixture
-def trained(tmp_path, monkeypatch, capsys):
-    """`trained(model, data, **changes)`: the work_dir of one update."""
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("all that is gold does not glitter\n" * 20)
-
-    def go(model, data, **changes):
-        cfg = {
-            "model": model,
-            "loss": None if data is TEXT else {"type": "CrossEntropyLoss"},
-            "data": {"samples_per_gpu": 4, "train": data, "val": data},
-            "optimizer": {"type": "SGD", "lr": 0.1},
-            "lr_config": {"policy": "fixed"},
-            "runner": {"type": "IterBasedRunner", "max_iters": 1},
-            "checkpoint_config": {"interval": 1},
-            "device": "cpu",
-            **changes,
-        }
-        Path("run.yaml").write_text(yaml.safe_dump(cfg))
-        status, _, err = command(capsys, "train", "run.yaml", "--work-dir", "run")
-        assert status == 0, err
-        return "run"
-
-    return go
-
-
-@pytest.fixture
-def export(capsys):
-    return partial(command, capsys, "export")
-
-
-def model_of(name, weights):
-    """The model of a case, outside any run, with the weights of a checkpoint."""
-    cfg = dict(CASES[name][0])
-    model = MODELS.build(cfg)
-    model.load_state_dict(weights)
-    return model.eval()
-
-
-def samples(name, count):
-    if name == "gpt":
-        return torch.randint(0, 256, (count, 16))
-    return torch.randn(count, *CASES[name][1].get("shape", [16]))
-
-
-def output_of(model, batch):
-    found = model(batch)
-    return found if isinstance(found, torch.Tensor) else found["logits"]
 
 
 @pytest.mark.parametrize("name", CASES)
