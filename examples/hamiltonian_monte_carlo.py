@@ -24,7 +24,8 @@ def energy(position: Tensor) -> Tensor:
     """Minus the log density of each chain, but for a constant."""
     away = position - MEAN.to(position.device)
     precision = torch.linalg.inv(COVARIANCE).to(position.device)
-    return 0.5 * (away @ precision * away).sum(-1)
+    distance: Tensor = (away @ precision * away).sum(-1)
+    return 0.5 * distance
 
 
 def force(position: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ class MomentsHook(Hook):
 
     def after_train_iter(self, runner: Run) -> None:
         if runner.iter >= self.burn_in:
-            at = runner.model.position.cpu()
+            at = runner.model.get_buffer("position").cpu()
             self.seen += len(at)
             self.sum += at.sum(0)
             self.squares += at.T @ at
