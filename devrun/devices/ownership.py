@@ -177,7 +177,9 @@ def decide_owner(
         check_model_owner(policy, name)
         return "model"
     if optimizer is None:
-        logger.warning("there is no optimizer: nothing updates the weights of %s", name)
+        if any(p.requires_grad for p in model.parameters()):
+            said = "there is no optimizer: nothing updates the weights of %s"
+            logger.warning(said, name)
         check_model_owner(policy, name)
         return "model"
     if isinstance(optimizer, Mapping):

@@ -20,6 +20,7 @@ from devrun.hooks.dispatch import HookTable
 from devrun.hooks.processes import StopTogetherHook
 from devrun.log.buffer import LogBuffer
 from devrun.log.logger import get_logger
+from devrun.models.step_function import own_loaders
 from devrun.run import RunState
 from devrun.runners import loops, registration
 from devrun.runners.arguments import (
@@ -148,7 +149,7 @@ class BaseRunner(ABC):
 
     def run(
         self,
-        data_loaders: Sequence[Any],
+        data_loaders: Sequence[Any] | None = None,
         workflow: Sequence[Any] = (("train", 1),),
         limit: int | None = None,
         **kwargs: Any,
@@ -156,7 +157,7 @@ class BaseRunner(ABC):
         """Run `workflow`, one loader for each phase, to the end of the schedule.
 
         Args:
-            data_loaders: a list of torch DataLoaders.
+            data_loaders: a list of torch DataLoaders; a `StepFunction` needs none.
             workflow: pairs of mode and number of epochs, or of iterations where the
                 runner counts these: `[('train', 2), ('val', 1)]`.
             limit: deprecated, also as `max_epochs` or `max_iters`; give it to the
@@ -167,7 +168,8 @@ class BaseRunner(ABC):
             ConfigError: loaders and workflow do not fit, or no limit was given.
         """
         self._take_limit(kwargs.pop(self.state.limit_name, limit))
-        loops.run(self, data_loaders, workflow, kwargs)
+        loaders = own_loaders(self.model) if data_loaders is None else data_loaders
+        loops.run(self, loaders, workflow, kwargs)
 
     def _take_limit(self, limit: int | None) -> None:
         """The limit as MMCV's `run` still takes it."""

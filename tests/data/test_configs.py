@@ -34,6 +34,7 @@ EXPECTED = {  # parameters, shape of a sample (None: many)
     "gpt/gpt_tiny_stdlib.yaml": (842_496, (128,)),
     "gpt/gpt_tiny_stdlib_buckets.yaml": (858_880, None),
     "gpt/gpt_tiny_stdlib_varlen.yaml": (858_880, None),
+    "gpt/lstm_stdlib.yaml": (7_103_456, (128,)),
     "imagenet/resnet50_imagefolder.yaml": (25_557_032, (3, 224, 224)),
     "mnist/resnet8_mnist.yaml": (77_754, (1, 28, 28)),
     "resnet/resnet18_8xb16_cifar10.py": (11_173_962, (3, 32, 32)),

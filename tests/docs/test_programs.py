@@ -124,3 +124,13 @@ def test_a_plugin_device_refuses_what_it_has_not(plugin, capsys):
     words = ["--device", "cores", "--dry-run", "--cfg-options"]
     assert main(["train", CONFIG, *words, "device={type: cores, count: 9999}"]) == 9
     assert "were asked for: set count to 1 to" in capsys.readouterr().err
+
+
+def test_hamiltonian_monte_carlo_finds_mean_and_covariance():
+    program = example("hamiltonian_monte_carlo")
+    found = program["main"](steps=120)
+    # of 64 chains over 90 steps, which depend on each other: a tenth of a deviation
+    torch.testing.assert_close(found.mean, program["MEAN"], atol=0.15, rtol=0)
+    torch.testing.assert_close(
+        found.covariance, program["COVARIANCE"], atol=0.3, rtol=0
+    )

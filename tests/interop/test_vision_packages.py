@@ -68,6 +68,27 @@ def test_a_shipped_config_runs_on_folders_of_images(timm, pictures, capsys, name
     assert "nothing was written" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of their own old calls
+@pytest.mark.parametrize("device", ["cpu", "hpu", "ipu"])
+@pytest.mark.parametrize("name", ["resnext101", "efficientnet-b4"])
+def test_the_models_of_the_articles_train_on_every_device(
+    pictures, capsys, on_gaudi, name, device
+):
+    config = ROOT / "configs" / "torchvision" / f"{name}_imagefolder.yaml"
+    small = ["data.samples_per_gpu=4", "data.workers_per_gpu=0", "performance=null"]
+    small += ["optimizer_config.cumulative_iters=1", "data.train.transform.0.size=32"]
+    small += ["data.val.transform.0.size=36", "data.val.transform.1.size=32"]
+    small += ["data.batch_transform=null", "data.val_dataloader={samples_per_gpu: 4}"]
+    if device == "hpu":
+        on_gaudi(config, "--dry-run", "--cfg-options", *small)
+        return
+    emulated = [] if device == "cpu" else ["--emulate"]
+    words = ["train", str(config), "--dry-run", "--device", device, *emulated]
+    assert main([*words, "--cfg-options", *small]) == 0
+    assert "nothing was written" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("device", [["cpu"], ["ipu", "--emulate"]])
 def test_the_recipe_of_fine_tuning_runs_on_the_digits(tmp_path, capsys, device):
     config = ROOT / "configs" / "torchvision" / "vit-tiny_ft_digits.yaml"
