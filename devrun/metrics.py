@@ -14,7 +14,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 from devrun.construct import where
@@ -132,6 +132,22 @@ class StatefulMetric:
         if isinstance(found, Mapping):
             return {str(key): _scalar(str(key), value) for key, value in found.items()}
         return {self.name: _scalar(self.name, found)}
+
+
+class SetMetric:
+    """Looks at a whole set by itself, beside the evaluation's batches."""
+
+    names: tuple[str, ...]
+    """Of its results."""
+
+    def of_set(self, run: Any, dataloader: Any) -> dict[str, float]:
+        """The results, on every rank; called while the run evaluates."""
+        raise NotImplementedError
+
+
+def set_metrics(metrics: Iterable[Any]) -> list[SetMetric]:
+    """Those of `metrics` that are such."""
+    return [metric for metric in metrics if isinstance(metric, SetMetric)]
 
 
 BuiltMetric = Union["MeanMetric", "StatefulMetric"]

@@ -26,6 +26,29 @@ def predict(runner: Run, loaders: Mapping[str, Any]) -> dict[str, list[dict[str,
         return {name: _rows(runner, loader) for name, loader in loaders.items()}
 
 
+def generated(
+    runner: Run, loaders: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """A row for each sample of each of `loaders`: its tokens, continued by `given`."""
+    from devrun.hooks.evaluation.generation import continued, generation_of, text_of
+
+    how = generation_of(given)
+    found: dict[str, list[dict[str, Any]]] = {}
+    with runner.evaluating():
+        for name, loader in loaders.items():
+            text = text_of(loader.dataset)
+            found[name] = [
+                {
+                    "index": one.index,
+                    "prompt": one.prompt,
+                    "generated": list(one.tokens),
+                    **({} if text is None else {"text": text(one.tokens)}),
+                }
+                for one in continued(runner, loader, how)
+            ]
+    return found
+
+
 def _rows(runner: Run, loader: Any) -> list[dict[str, Any]]:
     """A row for each sample of `loader`, which reads a data set in its order.
 

@@ -44,17 +44,39 @@ def sweep(args: argparse.Namespace, words: Sequence[str]) -> int:
     choices = {k: v if isinstance(v, list) else [v] for k, v in args.sweep.items()}
     root = user_path(args.work_dir or f"{DEFAULT_ROOT}/{Path(args.config).stem}-sweep")
     cfg = read_config(args)
+    combinations = itertools.product(*choices.values())
+    folders, status = run_each(
+        cfg, words, root, [dict(zip(choices, v)) for v in combinations], args.jobs
+    )
+    tell(folders, list(choices))
+    return status
+
+
+def run_each(
+    cfg: Any,
+    words: Sequence[str],
+    root: Path,
+    combinations: Sequence[dict[str, Any]],
+    jobs: int,
+    left_out: Sequence[str] = ("--sweep", "--jobs"),
+    **more: Any,
+) -> tuple[list[Path], int]:
+    """The folders of runs with other options each, and the first status that is not 0.
+
+    Args:
+        words: of the command, from which the flags `left_out` are taken.
+        more: options of all of them, which name no folder.
+    """
     runs: dict[Path, list[str]] = {}
-    for values in itertools.product(*choices.values()):
-        options = dict(zip(choices, values))
+    for options in combinations:
         tried = copy(cfg)
-        tried.merge_from_dict(options)
+        tried.merge_from_dict({**options, **more})
         check_config(tried)
         folder = root / _name(options)
-        runs[folder] = [*_without(words), *_own(folder, options)]
-    statuses = _run_all(runs, args.jobs)
-    _tell(list(runs), list(choices))
-    return next((status for status in statuses.values() if status), 0)
+        own = _own(folder, {**options, **more})
+        runs[folder] = [*_without(words, left_out), *own]
+    statuses = _run_all(runs, jobs)
+    return list(runs), next((status for status in statuses.values() if status), 0)
 
 
 def _name(options: dict[str, Any]) -> str:
@@ -71,12 +93,12 @@ def _own(folder: Path, options: dict[str, Any]) -> list[str]:
     return ["--work-dir", str(folder), *goes_on, "--cfg-options", *changes]
 
 
-def _without(words: Sequence[str]) -> Iterator[str]:
-    """The words of the command but for those of the sweep."""
+def _without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    """The words of the command but for these flags and what they are given."""
     left_out = False
     for word in words:
         if word.startswith("-"):
-            left_out = word.split("=")[0] in ("--sweep", "--jobs")
+            left_out = word.split("=")[0] in flags
         if not left_out:
             yield word
 
@@ -130,7 +152,7 @@ def _is_done(folder: Path) -> bool:
     return False
 
 
-def _tell(folders: list[Path], keys: list[str]) -> None:
+def tell(folders: list[Path], keys: list[str]) -> None:
     """A table of what the runs reached."""
     from devrun.rehearsal.report.data import comparison
     from devrun.rehearsal.report.runs import read_run

@@ -74,6 +74,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     go_on(args)
     launches = to_launch(args)
     plan = _plan(args)
+    if (plan.cfg.get("benchmark") or {}).get("runs", 1) > 1 and not args.dry_run:
+        from devrun.cli.benchmark import benchmark
+
+        return benchmark(args, session.argv, plan.cfg)
     if launches:
         if not args.dry_run:
             # before rank 0 would find it, and end the rest
@@ -103,7 +107,6 @@ def _plan(args: argparse.Namespace) -> Plan:
         overwrite=args.overwrite or args.dry_run,
     )
     cfg.merge_from_dict({"work_dir": str(work_dir)})
-    cfg.freeze()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     check_launcher(cfg.get("launcher") or "none")

@@ -3,7 +3,6 @@
 cfg = Config.fromfile("configs/digits/resnet8_digits.yaml")
 cfg.merge_from_dict({"optimizer.lr": 0.01})
 check_config(cfg)
-cfg.freeze()
 """
 
 from devrun.config.config import Config

@@ -23,7 +23,7 @@ from devrun.config.loader import (
 )
 from devrun.config.origin import describe, remember_secrets
 from devrun.config.schema import KEYS
-from devrun.config.tree import ConfigDict, guard, rehome
+from devrun.config.tree import ConfigDict, rehome
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.files import disk_errors, replace_text
 from devrun.place import COMMAND_LINE, Origin
@@ -170,17 +170,11 @@ class Config:
             UnknownNameError: a position beyond the end of a list.
             ConfigTypeError: a word indexes a list, or a dict meets another type.
         """
-        guard(self._cfg_dict)
         budget = Budget()
         new = copied(nested(options, origin), budget, origin, any_leaf=True)
         tree = copy.deepcopy(self._cfg_dict)
         merge(new, tree, list_keys=allow_list_keys)
         self._set("_cfg_dict", finish(tree, budget))
-
-    def freeze(self) -> Config:
-        """Refuse every change from now on, however it is tried."""
-        self._cfg_dict.freeze()
-        return self
 
     def _whole(self) -> dict[Any, Any]:
         """The tree as it is written: with the names of its helper variables."""

@@ -36,7 +36,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     },
     "number": {"type": "number"},
     "positive": {"type": "number", "exclusiveMinimum": 0},
-    "list": {"type": ["array", "object"]},  # {_append_: [...]}
+    "list": {"type": ["array", "object"]},  # {_append_: [...]}, {_merge_: [...]}
     "dict": {"type": "object"},
     "any": {},
     "workflow": {"type": "array", "items": {"type": "array"}},

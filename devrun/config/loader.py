@@ -30,6 +30,7 @@ from devrun.place import KeyPath, Origin, Place
 BASE = "_base_"
 DELETE = "_delete_"
 APPEND = "_append_"
+MERGE = "_merge_"
 DEPRECATION = "_deprecation_"
 HELPERS = "_helpers_"
 RESERVED = ("filename", "text", "pretty_text")
@@ -294,8 +295,8 @@ def finish(tree: ConfigDict, budget: Budget, path: str = "") -> ConfigDict:
 
 def _finish(value: Any, budget: Budget, path: KeyPath, origin: Origin | None) -> Any:
     check_depth(origin, path)
-    if _appends(value):  # to nothing
-        value = _appended(None, value, path, origin)
+    if _extends(value):  # to nothing
+        value = _extended(None, value, path, origin)
     if type(value) is str:
         try:
             return with_environment(value, budget.room)
@@ -323,7 +324,8 @@ def merge(
     new: ConfigDict, base: ConfigDict, path: KeyPath = (), *, list_keys: bool = False
 ) -> None:
     """Put `new` into `base`, in place; `_delete_=True` in a dict drops what it meets,
-    and `_append_=[...]` adds to the list that it meets.
+    `_append_=[...]` adds to the list that it meets, and `_merge_=[...]` goes into its
+    items of the same `type`.
 
     With `list_keys`, digits in `new` are the positions of a list in `base`.
 
@@ -340,8 +342,8 @@ def merge(
         old = dict.get(base, key)
         if not isinstance(value, ConfigDict):
             place(base, key, value, origin)
-        elif _appends(value):
-            place(base, key, _appended(old, value, here, origin), origin)
+        elif _extends(value):
+            place(base, key, _extended(old, value, here, origin), origin)
         elif key not in base or (old is None and list_keys):
             value.pop(DELETE, None)
             place(base, key, value, origin)
@@ -365,22 +367,48 @@ def merge(
             )
 
 
-def _appends(value: Any) -> bool:
-    return isinstance(value, ConfigDict) and APPEND in value
+def _extends(value: Any) -> bool:
+    return isinstance(value, ConfigDict) and (APPEND in value or MERGE in value)
 
 
-def _appended(old: Any, value: ConfigDict, path: KeyPath, origin: Origin | None) -> Any:
-    """The list (or tuple, or None) `old` with the items of `_append_` behind it."""
-    more = value[APPEND]
+def _extended(old: Any, value: ConfigDict, path: KeyPath, origin: Origin | None) -> Any:
+    """The list (or tuple, or None) `old` with the items of `_append_` or `_merge_`."""
+    name = APPEND if APPEND in value else MERGE
+    more, path = value[name], (*path, name)
     if len(value) > 1 or not isinstance(more, (list, tuple)):
         given = describe(value if len(value) > 1 else more)
         reason = f"takes a list, and no other keys beside it, not {given}"
-        raise config_error(reason, origin, (*path, APPEND))
+        raise config_error(reason, origin, path)
     if not isinstance(old, (list, tuple, type(None))):
         reason = f"adds to a list, not to {shown_value(old, path)}"
-        raise config_error(reason, origin, (*path, APPEND), ConfigTypeError)
-    items = [*(old or ()), *more]
+        raise config_error(reason, origin, path, ConfigTypeError)
+    items = [*(old or ())]
+    for item in more:
+        same = _same_type(items, item, path, origin) if name == MERGE else []
+        if same:
+            merge(item, same[0], path)
+        else:
+            items.append(item)
     return tuple(items) if isinstance(old, tuple) else ConfigList(items)
+
+
+def _same_type(
+    items: list[Any], item: Any, path: KeyPath, origin: Origin | None
+) -> list[ConfigDict]:
+    """The one of `items` that has the `type` of `item`, if there is one."""
+    if not isinstance(item, ConfigDict) or "type" not in item:
+        reason = f"takes dicts with a `type`, not {describe(item)}"
+        raise config_error(reason, origin, path)
+    same = [
+        one
+        for one in items
+        if isinstance(one, ConfigDict) and one.get("type") == item["type"]
+    ]
+    if len(same) > 1:
+        reason = f"{len(same)} items have the type {describe(item['type'])}"
+        hint = "name the position, as in KEY.0.ARGUMENT"
+        raise config_error(f"{reason}: {hint}", origin, path)
+    return same
 
 
 def _merged_list(
@@ -403,7 +431,7 @@ def _merged_list(
         return tuple(items.values())
     result = ConfigList(items.values())
     if isinstance(old, ConfigList):
-        result._meta_ = old._meta_.thawed()
+        result._meta_ = old._meta_.copy()
     return result
 
 

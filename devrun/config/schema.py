@@ -87,7 +87,6 @@ PARALLEL = Section(
         "find_unused_parameters": "flag?",
         "broadcast_buffers": "flag?",
         "bucket_cap_mb": "count?",
-        "compression": "text?",
         "sync_bn": "flag?",
         "wrap": "text|list?",
         "reshard": "flag?",
@@ -261,6 +260,9 @@ KEYS: dict[str, str | Section] = {
     "default_scope": "text?",
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
+    "benchmark": Section(
+        {"target": "dict", "runs": "count", "benchmark": "text", "org": "text"}
+    ),
     # where it runs
     "device": "text|dict?",
     **_device_keys(OWN_FACTS),

@@ -1,7 +1,7 @@
 """The tree a configuration is held in.
 
 `ConfigDict` is a dict whose keys are also attributes; `ConfigList` is its list.
-Each node has its key path and the line it was written on, and can be frozen.
+Each node has its key path and the line it was written on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from typing_extensions import Self
 
-from devrun.config.origin import config_error, hint_for, redacted
+from devrun.config.origin import hint_for, redacted
 from devrun.errors import UnknownNameError
 from devrun.place import KeyPath, Origin, Place
 from devrun.text import escape
@@ -29,24 +29,22 @@ class Meta:
     path: KeyPath | None = None
     origin: Origin | None = None
     origins: dict[Any, Origin] = field(default_factory=dict)
-    frozen: bool = False
 
-    def thawed(self) -> Meta:
-        return replace(self, origins=dict(self.origins), frozen=False)
+    def copy(self) -> Meta:
+        return replace(self, origins=dict(self.origins))
 
 
 Node = TypeVar("Node", bound="_Node")
 
 
-def _guarded(method: Callable[..., Any]) -> Any:
-    """The `method` of list, refused in a frozen tree; it takes in nodes."""
+def _adopting(method: Callable[..., Any]) -> Any:
+    """The `method` of list, which takes in nodes."""
 
     @functools.wraps(method)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        guard(self)
-        return method(self, *map(adopt, args), **kwargs)
+    def adopting(self: Any, *args: Any) -> Any:
+        return method(self, *map(adopt, args))
 
-    return guarded
+    return adopting
 
 
 class _Node:
@@ -62,16 +60,14 @@ class _Node:
         return self
 
     def copy(self) -> Self:
-        """A copy that may be changed: shallow, but deep when this one is frozen."""
-        if self._meta_.frozen:
-            return copy.deepcopy(self)
-        return _rebuild(type(self), self, self._meta_.thawed())
+        """A shallow copy."""
+        return _rebuild(type(self), self, self._meta_.copy())
 
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         items = copy.deepcopy(self._plain(self), memo)
-        return _rebuild(type(self), items, self._meta_.thawed())
+        return _rebuild(type(self), items, self._meta_.copy())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._plain(self), self._meta_)
@@ -87,7 +83,6 @@ class ConfigDict(_Node, dict):
 
     Raises:
         MissingKeyError: a missing item or attribute (KeyError and AttributeError).
-        ConfigError: any change of a frozen tree.
     """
 
     __slots__ = ("_meta_",)
@@ -96,7 +91,7 @@ class ConfigDict(_Node, dict):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         if args and isinstance(args[0], ConfigDict):
-            object.__setattr__(self, "_meta_", args[0]._meta_.thawed())
+            object.__setattr__(self, "_meta_", args[0]._meta_.copy())
         for key, value in dict(*args, **kwargs).items():
             super().__setitem__(key, adopt(value))
 
@@ -118,7 +113,6 @@ class ConfigDict(_Node, dict):
         del self[name]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        guard(self, key)
         self._meta_.origins.pop(key, None)
         node, path = adopt(value), self._meta_.path
         if path is not None and isinstance(node, (ConfigDict, ConfigList)):
@@ -127,7 +121,6 @@ class ConfigDict(_Node, dict):
         super().__setitem__(key, node)
 
     def __delitem__(self, key: Any) -> None:
-        guard(self, key)
         if key not in self:
             self.__missing__(key)
         self._meta_.origins.pop(key, None)
@@ -143,7 +136,6 @@ class ConfigDict(_Node, dict):
     clear: Any = MutableMapping.clear
 
     def pop(self, key: Any, *default: Any) -> Any:
-        guard(self, key)
         if key not in self and not default:
             self.__missing__(key)
         self._meta_.origins.pop(key, None)
@@ -159,14 +151,9 @@ class ConfigDict(_Node, dict):
         result: dict[Any, Any] = plain(self)
         return result
 
-    def freeze(self) -> ConfigDict:
-        """Refuse every change to this tree from now on."""
-        freeze(self)
-        return self
-
 
 class ConfigList(_Node, list):
-    """A list inside a configuration; frozen with it."""
+    """A list inside a configuration."""
 
     __slots__ = ("_meta_",)
     _plain = list
@@ -175,11 +162,8 @@ class ConfigList(_Node, list):
         super().__init__(adopt(item) for item in items)
 
 
-for _name in (
-    "__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "extend", "insert",
-    "pop", "remove", "clear", "reverse", "sort",
-):  # fmt: skip
-    setattr(ConfigList, _name, _guarded(getattr(list, _name)))
+for _name in ("__setitem__", "__iadd__", "append", "extend", "insert"):
+    setattr(ConfigList, _name, _adopting(getattr(list, _name)))
 
 
 def _rebuild(kind: type[Node], items: Any, meta: Meta) -> Node:
@@ -222,13 +206,6 @@ def rehome(node: Any, path: KeyPath, origin: Origin | None = None) -> None:
         if isinstance(child, (dict, list, tuple)):
             own = node._meta_.origins.get(key) if isinstance(node, ConfigDict) else None
             rehome(child, (*path, key), own or origin)
-
-
-def freeze(node: Any) -> None:
-    if isinstance(node, (ConfigDict, ConfigList)):
-        node._meta_.frozen = True
-    for _, child in children(node):
-        freeze(child)
 
 
 def plain(value: Any) -> Any:
@@ -281,11 +258,3 @@ def inside(cfg: Any, dotted: str) -> Any:
     for name in dotted.split("."):
         cfg = cfg.get(name) if hasattr(cfg, "get") else None
     return cfg
-
-
-def guard(node: ConfigDict | ConfigList, key: Any = None) -> None:
-    """Refuse a change of a frozen tree."""
-    if node._meta_.frozen:
-        path = (*(node._meta_.path or ()), *(() if key is None else (key,)))
-        reason = "the configuration is frozen; change it before the run is built, "
-        raise config_error(reason + "or work on a copy()", origin_of(node, key), path)

@@ -13,6 +13,7 @@ from devrun.hooks.logger import (
     TextLoggerHook,
     WandbLoggerHook,
 )
+from devrun.hooks.mlperf import MLPerfLoggerHook
 from devrun.hooks.processes import (
     DistSamplerSeedHook,
     StopTogetherHook,
@@ -84,6 +85,7 @@ __all__ = [
     "LinearAnnealingMomentumUpdaterHook",
     "LoggerHook",
     "LrUpdaterHook",
+    "MLPerfLoggerHook",
     "MaxTimeHook",
     "MlflowLoggerHook",
     "MomentumUpdaterHook",

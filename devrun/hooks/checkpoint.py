@@ -169,12 +169,11 @@ class CheckpointHook(Hook):
             runner.logger.info("Removed %s, left by a run that was killed", name)
         saver = runner.checkpointer
         if place := set_others_aside(out_dir, saver.run_id, saver.rewound_to):
+            whose = "of another run"
+            if saver.rewound_to is not None:
+                whose += f", or of later than update {saver.rewound_to} of this one"
             runner.logger.warning(
-                "the checkpoints in %s of another run, or of later than update %s of "
-                "this one, are now in %s",
-                out_dir,
-                saver.rewound_to,
-                place,
+                "the checkpoints in %s %s are now in %s", out_dir, whose, place
             )
 
     def _check_here(self) -> None:

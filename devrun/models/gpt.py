@@ -26,7 +26,7 @@ class CausalAttention(nn.Module):
         self.c_attn = nn.Linear(n_embd, 3 * n_embd)
         self.c_proj = nn.Linear(n_embd, n_embd)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, past_key_values: Any = None) -> Tensor:
         batch, length, dim = x.shape
         together = self.c_attn(x)  # of all heads, or those that this process has
         query, key, value = (
@@ -34,8 +34,12 @@ class CausalAttention(nn.Module):
             for part in together.split(together.shape[2] // 3, dim=2)
         )
         rate = self.dropout if self.training else 0.0
+        mask = None
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value)
+            mask = past_key_values.visible
         out = F.scaled_dot_product_attention(
-            query, key, value, dropout_p=rate, is_causal=True
+            query, key, value, attn_mask=mask, dropout_p=rate, is_causal=mask is None
         )
         out = self.c_proj(out.transpose(1, 2).flatten(2))
         return F.dropout(out, self.dropout, self.training)
@@ -63,8 +67,8 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(n_embd)
         self.mlp = Mlp(n_embd, dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Tensor, past_key_values: Any = None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), past_key_values)
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
 
@@ -77,7 +81,8 @@ class GPT(nn.Module):
     `{"loss", "logits"}`, logits of shape (N, T, vocab_size). As in Hugging Face's
     models `labels` are the same tokens, shifted by one in here: logits at t are
     compared with labels at t + 1, and a label of -100 counts for nothing. Input and
-    output embedding are one matrix.
+    output embedding are one matrix. `past_key_values` is a `KeyValues`, which says the
+    positions too.
 
     Raises:
         ConfigError: n_embd is no multiple of n_head; from `forward`, a sequence longer
@@ -135,7 +140,10 @@ class GPT(nn.Module):
                 nn.init.normal_(param, std=0.02)
 
     def forward(
-        self, input_ids: Tensor, labels: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        labels: Tensor | None = None,
+        past_key_values: Any = None,
     ) -> dict[str, Any]:
         length = input_ids.shape[1]
         if length > self.block_size:
@@ -143,10 +151,14 @@ class GPT(nn.Module):
                 f"a sequence of {length} tokens for a GPT with block_size "
                 f"{self.block_size}"
             )
-        positions = torch.arange(length, device=input_ids.device)
+        if past_key_values is None:
+            positions = torch.arange(length, device=input_ids.device)
+        else:
+            positions = past_key_values.positions
         x = self.drop(self.wte(input_ids) + self.wpe(positions))
+        more = () if past_key_values is None else (past_key_values,)
         for block in self.h:
-            x = block(x)
+            x = block(x, *more)
         logits = F.linear(self.ln_f(x), self.wte.weight)
         loss = None
         if labels is not None:

@@ -67,7 +67,8 @@ class ModelContract(Protocol):
 class StepModule(nn.Module):
     """The user's model with one entry for every mode of every kind of model.
 
-    `forward(batch, mode)`, with the mode `train`, `val` or `predict`, returns a dict:
+    `forward(batch, mode)`, with the mode `train`, `val` or `predict`, returns a dict
+    (what `generate` takes and returns is in `devrun.models.generation`):
 
     - `loss`: 0-d, with its graph; None in `predict` mode where the model has none,
       and in `train` mode where a `train_step` returned none (it did the update);
@@ -170,6 +171,10 @@ class StepModule(nn.Module):
     def forward(self, batch: Any, mode: str = "train") -> dict[str, Any]:
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if mode == "generate":
+            from devrun.models.generation import generate_step
+
+            return generate_step(self, batch)
         result = self.run(self, batch, mode)
         if result["loss"] is not None and "loss" not in result["log_vars"]:
             result["log_vars"]["loss"] = result["loss"].detach()

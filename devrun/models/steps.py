@@ -27,7 +27,7 @@ from devrun.models.calls import (
 )
 from devrun.tensors import batch_size_of
 
-MODES = ("train", "val", "predict")
+MODES = ("train", "val", "predict", "generate")
 
 
 def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     else:
         inputs = batch
         output, targets = call_plain(step, batch)
-    predictions = output if isinstance(output, Tensor) else _logits(output)
+    predictions = output if isinstance(output, Tensor) else logits_of(output)
     if isinstance(inputs, Tensor) and inputs.dim():
         num_samples = inputs.size(0)
     else:
@@ -90,7 +90,7 @@ def self_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     if fields is None or fields.get("loss") is None:
         if mode != "predict":
             raise ConfigError(_no_loss(step, output, fields))
-        result = _result(None, {}, batch, _logits(output))
+        result = _result(None, {}, batch, logits_of(output))
     else:
         loss = _scalar(step, fields["loss"], "the loss of its output")
         log_vars = {"loss": loss.detach()}
@@ -230,7 +230,8 @@ def _fields(output: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _logits(output: Any) -> Any:
+def logits_of(output: Any) -> Any:
+    """The `logits` of an output that has some, else the output."""
     fields = None if isinstance(output, Tensor) else _fields(output)
     logits = None if fields is None else fields.get("logits")
     return output if logits is None else logits

@@ -8,19 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.strategy import Strategy, refuse_combined, share_weights
 from devrun.step import UpdatePolicy
-from devrun.torch_features import needs
 
-_COMPRESSION: dict[str, Any] = {
-    "bf16": default_hooks.bf16_compress_hook,
-    "fp16": default_hooks.fp16_compress_hook,
-}
 _SYNCED = ("cuda", "hpu", "xpu")
 """Devices of torch's SyncBatchNorm, beside that of `torch.utils.rename_privateuse1`."""
 _ARGUMENTS = ("gradient_as_bucket_view", "broadcast_buffers", "bucket_cap_mb")
@@ -68,11 +62,6 @@ class DDP(Strategy):
             static_graph=self.options.static_graph,
             **arguments,
         )
-        if self.options.compression is not None:
-            needs("2.4", "compression of gradients", "compression")
-            hook = _COMPRESSION[self.options.compression]
-            # by its name torch refuses that of bf16 under gloo, which sums it as well
-            wrapped.register_comm_hook(None, lambda group, bucket: hook(group, bucket))
         return wrapped
 
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:

@@ -15,7 +15,6 @@ from devrun.errors import ConfigError
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("replicate", "shard", "tensor")
 STYLES = ("colwise", "rowwise", "qkv")
-COMPRESSIONS = ("bf16", "fp16")
 
 _OF_TYPES = {
     "static_graph": ("ddp",),
@@ -23,7 +22,6 @@ _OF_TYPES = {
     "find_unused_parameters": ("ddp",),
     "broadcast_buffers": ("ddp", "fsdp"),
     "bucket_cap_mb": ("ddp",),
-    "compression": ("ddp",),
     "sync_bn": ("ddp",),
     "wrap": ("fsdp",),
     "reshard": ("fsdp",),
@@ -50,8 +48,6 @@ class ParallelOptions:
     broadcast_buffers: bool | None = None
     """Whether every update begins with the buffers (BatchNorm statistics) of rank 0."""
     bucket_cap_mb: int | None = None
-    compression: str | None = None
-    """Of gradients while they travel."""
     sync_bn: bool = False
     """Whether batch norms take mean and variance of all processes' samples."""
     wrap: str | Sequence[str] | None = None
@@ -79,9 +75,8 @@ class ParallelOptions:
         if section is None:
             return cls()
         check_value({}, "parallel", section, PARALLEL, ("parallel",))
-        for key, known in (("type", TYPES), ("compression", COMPRESSIONS)):
-            if section.get(key) not in (None, *known):
-                raise _not_one_of(key, section, known)
+        if section.get("type") not in (None, *TYPES):
+            raise _not_one_of("type", section, TYPES)
         for pattern, style in (section.get("plan") or {}).items():
             if style not in STYLES:
                 raise _not_one_of(pattern, section["plan"], STYLES, "plan.")

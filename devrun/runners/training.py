@@ -288,6 +288,11 @@ def _register_hooks(runner: BaseRunner, cfg: Mapping[str, Any]) -> None:
     if cfg.get("watchdog") is not None:
         section = {"type": "WatchdogHook", **cfg["watchdog"]}
         runner.register_hook(build_from_cfg(section, HOOKS))
+    if cfg.get("benchmark") is not None:
+        section = copy(cfg["benchmark"])  # keeps where it was written
+        section.update(type="MLPerfLoggerHook", seed=runner.seed)
+        section.pop("runs", None)  # of the command
+        runner.register_hook(build_from_cfg(section, HOOKS))
 
 
 def _optimizer_section(cfg: Mapping[str, Any], device: str) -> Mapping[str, Any] | None:

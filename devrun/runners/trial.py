@@ -10,7 +10,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import copy
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,14 @@ _LOADERS = ("data.train_dataloader", "data.val_dataloader")
 _MOST = 2
 """Batches of an update and replicas, where sizes are made smaller."""
 _OF_TRAINING = (
-    *("load_from", "watchdog", "custom_hooks", "lr_config", "momentum_config"),
+    *(
+        "load_from",
+        "watchdog",
+        "custom_hooks",
+        "benchmark",
+        "lr_config",
+        "momentum_config",
+    ),
 )
 """Sections that nothing but training has a use for."""
 _WHEN = ("save_best", "rule", "start", "interval", "out_dir")
@@ -76,7 +83,7 @@ def trial(
         DevrunError: as the training would.
     """
     begins = _resumed(cfg) if weights else None
-    small = read(copy(cfg) if isinstance(cfg, Config) else Config(dict(cfg)))
+    small = read(deepcopy(cfg) if isinstance(cfg, Config) else Config(dict(cfg)))
     with ExitStack() as undo:
         folder = None
         if updates:

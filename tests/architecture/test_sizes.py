@@ -51,10 +51,11 @@ FLAGS = {
         --target --tokens --watts -h -o
     """,
     "predict": """
-        --allow-download --allow-factory --allow-pickle --cfg-options --device
-        --emulate --gpu-id --gpu-ids --gpus --help --import --ipu-replicas --launcher
-        --local-rank --local_rank --mmcv --no-progress --num-devices --out
-        --revise-keys --split --trust-config --weights -h
+        --allow-download --allow-factory --allow-pickle --cfg-options --device --emulate
+        --generate --gpu-id --gpu-ids --gpus --help --import --ipu-replicas --launcher
+        --local-rank --local_rank --max-new-tokens --mmcv --no-progress --num-devices
+        --out --prompt-tokens --revise-keys --seed --split --stop --temperature --top-k
+        --trust-config --weights -h
     """,
     "devices": """
         --bench --conformance --device --emulate --help --import --json -h

@@ -18,7 +18,8 @@ HOMES = {
         _validate_args _version _scaled_dot_product_flash_attention_for_cpu
     """,
     "devrun/emulators/habana_frameworks/_emulation/torch_private.py": """
-        _C _acc _autograd _backward_hooks _builtins _copy_from _current_autograd_node
+        _C _acc _autograd _backward_hooks _builtins _conj _copy_from
+        _current_autograd_node _neg_view
         _current_graph_task_id _dynamo _forward_hooks _forward_pre_hooks
         _fused_sdp_choice _get_sequence_nr _guards _has_same_storage_numel
         _index_put_impl_ _is_view _lazy_init _lineno_map _local_scalar_dense

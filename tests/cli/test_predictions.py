@@ -236,3 +236,46 @@ def test_a_regression_has_no_scores_and_rows_name_their_files(
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["index", "file", "prediction", "label"]
     assert rows[3]["file"] == "images/3.png"
+
+
+TEXT = {"type": "TextParagraphs", "split": "val", "block_size": 40, "max_bytes": 900}
+
+
+def test_a_language_model_continues_texts_and_is_judged_by_them(
+    config, train, tmp_path, capsys
+):
+    size = {"block_size": 48, "n_layer": 1, "n_head": 2, "n_embd": 16}
+    scored = {"max_new_tokens": 4, "prompt_tokens": 5}
+    scored["metrics"] = ["exact_match", "bleu", "rouge"]
+    path = config(
+        model={"type": "GPT", "vocab_size": 256, **size},
+        loss=None,
+        data={
+            "samples_per_gpu": 4,
+            "train": TEXT,
+            "val": TEXT,
+            "buckets": {"pad": {"input_ids": 0, "labels": -100}, "sizes": "longest"},
+        },
+        evaluation={"generate": scored, "save_best": "exact_match"},
+        runner={"type": "EpochBasedRunner", "max_epochs": 1},
+    )
+    status, _, err = train(path, "--work-dir", "out")
+    assert status == 0, err
+    (log,) = Path("out").glob("*.log.json")
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert {"exact_match", "bleu", "rouge"} <= set(last)
+    words = ["predict", str(path), "out", "--split", "val", "--generate"]
+    words += ["--max-new-tokens", "4", "--out", "texts.jsonl", "--prompt-tokens", "5"]
+    assert main(words) == 0
+    rows = [json.loads(line) for line in Path("texts.jsonl").read_text().splitlines()]
+    assert all(len(row["prompt"]) <= 5 and len(row["generated"]) == 4 for row in rows)
+    text = bytes(rows[0]["generated"]).decode(errors="replace")
+    assert rows[0]["text"] == text
+    for wrong, said in [
+        (words[:5] + words[6:], "add --generate"),
+        (words[:6] + words[8:], "--generate needs --max-new-tokens N"),
+        ([*words, "--max-new-tokens", "99"], "are more than the model's 48"),
+    ]:
+        capsys.readouterr()
+        assert main(wrong) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]

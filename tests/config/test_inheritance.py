@@ -259,11 +259,39 @@ def test_a_child_appends_to_what_it_inherits(tree):
     assert (cfg.pair, cfg.new.deep) == ((1, 2, 3), [1])
 
 
-@pytest.mark.parametrize("given", ["{_append_: 1}", "{_append_: [1], more: 2}"])
+def test_a_child_merges_by_type_into_what_it_inherits(tree):
+    tree("base.py", "hooks = [dict(type='A', x=1, y=2), dict(type='B')]\n")
+    path = tree(
+        "child.yaml",
+        "_base_: base.py\nhooks: {_merge_: [{type: A, y: 3}, {type: C}]}\n",
+    )
+    assert Config.fromfile(path).hooks == [
+        {"type": "A", "x": 1, "y": 3},
+        {"type": "B"},
+        {"type": "C"},
+    ]
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict({"hooks": {"_merge_": [{"type": "B", "z": 4}]}})
+    assert cfg.hooks[1] == {"type": "B", "z": 4}
+
+
+def test_what_merge_by_type_cannot_tell_is_said(tree):
+    tree("base.py", "hooks = [dict(type='A'), dict(type='A')]\n")
+    message = fails(
+        tree("child.yaml", "_base_: base.py\nhooks: {_merge_: [{type: A, y: 3}]}\n")
+    )
+    assert message.startswith("child.yaml:2: hooks._merge_: 2 items have the type 'A'")
+    message = fails(tree("other.yaml", "_base_: base.py\nhooks: {_merge_: [1]}\n"))
+    assert message.startswith("other.yaml:2: hooks._merge_: takes dicts with a `type`")
+
+
+@pytest.mark.parametrize(
+    "given", ["{_append_: 1}", "{_append_: [1], more: 2}", "{_merge_: 1}"]
+)
 def test_append_takes_a_list_alone(tree, given):
     tree("base.py", "steps = [1]\n")
     message = fails(tree("child.yaml", f"_base_: base.py\nsteps: {given}\n"))
-    assert message.startswith("child.yaml:2: steps._append_: takes a list")
+    assert re.match(r"child.yaml:2: steps._\w+_: takes a list", message)
 
 
 def test_append_meets_no_dict(tree):

@@ -58,40 +58,6 @@ def test_a_shallow_copy_shares_what_is_inside(tree):
     assert tree.model.type == "Other"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda t: t.model.pop("type"),
-        lambda t: t.model.update(type=1),
-        lambda t: t.model.setdefault("x", 1),
-        lambda t: setattr(t.model, "type", 1),
-        lambda t: t.model.blocks.append(1),
-        lambda t: t.model.blocks[0].__setitem__("depth", 2),
-        lambda t: t.model.blocks[1][0].clear(),
-        lambda t: t.model.blocks.__delitem__(0),
-        lambda t: t.model.blocks.sort(),
-        lambda t: t.popitem(),
-        lambda t: t.__ior__({"a": 1}),
-        lambda t: t.__delattr__("model"),
-    ],
-)
-def test_a_frozen_tree_refuses_every_change(tree, change):
-    before = copy.deepcopy(tree)
-    tree.freeze()
-    with pytest.raises(ConfigError, match="frozen"):
-        change(tree)
-    assert tree == before
-
-
-def test_a_copy_of_a_frozen_tree_can_be_changed_through_and_through(tree):
-    tree.freeze()
-    copied = tree.copy()
-    copied.model.blocks[0].depth = 5
-    copied.model.blocks.append(1)
-    assert tree.model.blocks[0].depth == 1
-    assert copy.deepcopy(tree).model.pop("type") == "Net"
-
-
 def test_where_names_file_line_and_key_path(load):
     cfg = load(
         """\

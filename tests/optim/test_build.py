@@ -59,7 +59,7 @@ def test_the_config_is_left_as_it_was():
         weight_decay=0.1,
         constructor="DefaultOptimizerConstructor",
         paramwise_cfg={"custom_keys": {"generator": {"lr_mult": 2}}},
-    ).freeze()
+    )
     before = copy.deepcopy(cfg.to_dict())
     build_optimizer(Gan(), cfg)
     build_optimizer(Gan(), cfg)

@@ -64,10 +64,9 @@ def test_what_is_left_open_fits_the_processes(section, world, kind, sizes):
             "parallel.mesh.shard: takes an integer of at least 1",
         ),
         ({"offload": "yes"}, 2, "parallel.offload: takes true or false"),
-        ({"compression": "fp8"}, 2, "compression must be one of bf16, fp16"),
         ({"wrap": {"min_param": 3}}, 2, "parallel.wrap: takes text or a list"),
         ({"reshard": 1}, 2, "parallel.reshard: takes true or false, not 1"),
-        ({"wrap": ["Block"], "compression": "bf16"}, 2, "compression is for type ddp"),
+        ({"wrap": ["Block"], "bucket_cap_mb": 1}, 2, "bucket_cap_mb is for type ddp"),
     ],
 )
 def test_what_does_not_fit_is_one_line(section, world, words):

@@ -38,14 +38,6 @@ def test_ddp_trains_as_one_process(ranks, alone, how):
         assert_same(found["ddp"][how], alone)
 
 
-@pytest.mark.parametrize("how", ["bf16 sent", "fp16 sent"])
-def test_compressed_gradients_change_little_but_something(ranks, alone, how):
-    plain, sent = ranks[0]["ddp"]["plain"], ranks[0]["ddp"][how]
-    assert sent["losses"] == pytest.approx(plain["losses"], abs=5e-3)
-    assert sent["weights"] != plain["weights"]
-    assert sent["weights"] == ranks[1]["ddp"][how]["weights"]
-
-
 @pytest.mark.parametrize(
     "how",
     [

@@ -214,8 +214,6 @@ def ddp() -> Any:
         "static accumulated": train({"static_graph": True}, accumulate=3),
         "accumulated": train({"type": "ddp", **view}, accumulate=3),
         "pieces": train(update={"micro_batch": 2}),
-        "bf16 sent": train({"compression": "bf16"}),
-        "fp16 sent": train({"compression": "fp16"}),
     }
 
 

@@ -71,8 +71,8 @@ def test_cfg_is_not_changed_even_by_a_constructor_that_changes_its_arguments():
     assert built.listed == [0, 1]
 
 
-def test_a_frozen_config_reaches_the_constructor_in_a_form_it_may_change():
-    cfg = ConfigDict(type="Mutator", inner={"type": "Box", "a": 1}, listed=[0]).freeze()
+def test_a_config_reaches_the_constructor_in_a_form_it_may_change():
+    cfg = ConfigDict(type="Mutator", inner={"type": "Box", "a": 1}, listed=[0])
     built = SHAPES.build(cfg)
     assert built.inner.a == 1
     assert cfg.inner.type == "Box"

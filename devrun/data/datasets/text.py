@@ -6,7 +6,7 @@ import os
 import re
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,10 @@ class TextCorpus(Dataset[Any]):
         begin, length = int(self.begins[index]), int(self.lengths[index])
         tokens = self.tokens[begin : begin + length].to(torch.int64)
         return {"input_ids": tokens, "labels": tokens}
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, of which some may be no part of a character."""
+        return bytes(tokens).decode(errors="replace")
 
 
 @DATASETS.register_module()

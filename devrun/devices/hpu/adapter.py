@@ -19,10 +19,10 @@ from devrun.devices.compiling import compile_in_place
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.hpu import environment, sdk
 from devrun.devices.hpu.fused import converted, fused_clip
-from devrun.devices.hpu.lazy import GraphedForward, Markers
+from devrun.devices.hpu.lazy import Generating, GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
-from devrun.devices.placement import move_together
+from devrun.devices.placement import move_together, step_module_of
 from devrun.devices.update import UpdateRule
 from devrun.errors import DeviceUnavailableError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
@@ -52,6 +52,7 @@ class HPUAdapter(EagerAdapter):
         self._sdk: sdk.SDK | None = None
         self._markers: Markers | None = None
         self._graphed: GraphedForward | None = None
+        self._generator: nn.Module | None = None
         self._undo = contextlib.ExitStack()
 
     @classmethod
@@ -96,10 +97,19 @@ class HPUAdapter(EagerAdapter):
         return {"precision": "bf16"}  # mode is an option; fused is on anyway
 
     def eval_step(self, model: Any, batch: Any, mode: str = "val") -> StepOutput:
+        if mode == "generate" and self.options.mode == "lazy":
+            model = self._generating(model)
         outputs = super().eval_step(model, batch, mode)
         if self._markers is not None:
             self._markers.after_update()
         return outputs
+
+    def _generating(self, model: Any) -> Any:
+        """The step of a model in the SDK's graphs: one a bucket, and one to decode."""
+        step = step_module_of(model)
+        if self._generator is None:
+            self._generator = self.sdk.hpu.wrap_in_hpu_graph(Generating(step))
+        return self._generator
 
     def stats(self) -> dict[str, float]:
         """Peak of this process in tensors (`peak_mib`), and what the device has."""
@@ -127,6 +137,7 @@ class HPUAdapter(EagerAdapter):
 
     def teardown(self) -> None:
         super().teardown()
+        self._generator = None
         self._undo.close()
 
     def claim(self) -> torch.device:

@@ -60,6 +60,17 @@ class Markers:
             self.on_micro_batch(number)
 
 
+class Generating(nn.Module):
+    """The step of a model, as a module of its own for the SDK to wrap."""
+
+    def __init__(self, step: nn.Module) -> None:
+        super().__init__()
+        self.step = step
+
+    def forward(self, batch: Any, mode: str) -> Any:
+        return self.step(batch, mode)
+
+
 class GraphedForward:
     """Stands for the `forward` of `module`, which it replays from captured graphs.
 

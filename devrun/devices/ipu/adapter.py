@@ -200,6 +200,8 @@ class IPUAdapter(DeviceAdapter):
             one
             for one in executors.evaluators
             if one.call.mode == mode and one.rows >= rows
+            # of a generation each bucket has a graph, and decoding one
+            if mode != "generate" or one.takes(flat)
         ]
         if fitting:
             executor = min(fitting, key=lambda one: one.rows)

@@ -49,6 +49,11 @@ class Executor:
     def attached(self) -> bool:
         return bool(self.inner.isCompiled() and self.inner.isAttachedToDevice())
 
+    def takes(self, flat: Flat) -> bool:
+        """Whether it was compiled for tensors of these shapes, but for the rows."""
+        known = self.call.flat
+        return flat.kinds == known.kinds and not differing(flat, known, any_rows=True)
+
     def check(self, flat: Flat, *, any_rows: bool = False) -> None:
         """Refuse a batch of other shapes than the graph's.
 

@@ -23,10 +23,19 @@ from devrun.run import Run
 
 GREATER_KEYS = (
     "acc", "top", "AR@", "auc", "precision", "mAP", "mDice", "mIoU", "mAcc", "aAcc",
-    "recall", "f1",
+    "recall", "f1", "exact_match", "bleu", "rouge",
 )  # fmt: skip
 _ROUNDING = 1e-7
 LESS_KEYS = ("loss", "perplexity", "ppl", "error")
+
+
+def keys_of(
+    given: str | Sequence[str] | None, default: Sequence[str]
+) -> tuple[str, ...]:
+    """The keys that were given, one or several, else the `default`."""
+    if isinstance(given, str):
+        return (given,)
+    return tuple(default if given is None else given)
 
 
 def infer_rule(

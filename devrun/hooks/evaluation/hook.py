@@ -21,6 +21,7 @@ from devrun.hooks.evaluation.best import (
     BestCheckpoints,
     as_score,
     infer_rule,
+    keys_of,
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
@@ -37,6 +38,7 @@ from devrun.hooks.evaluation.loop import (
 from devrun.hooks.logger.hook import LoggerHook, plain_number
 from devrun.hooks.processes import share_statistics
 from devrun.hooks.timer import exclude_time
+from devrun.metrics import set_metrics
 from devrun.registry import HOOKS
 from devrun.run import Run
 
@@ -72,6 +74,7 @@ class EvalHook(Hook):
             `greater_keys` and `less_keys` (in place of the built-in ones) help with.
         out_dir: of the best checkpoints; where the runner puts them by default.
         at_end: evaluate after the last epoch (or iteration) too, as MMEngine does.
+        generate: arguments of `Generation`, whose metrics are results too.
         eval_kwargs: for the data set's `evaluate`.
 
     Raises:
@@ -103,6 +106,7 @@ class EvalHook(Hook):
         out_dir: str | os.PathLike[str] | None = None,
         *,
         at_end: bool = False,
+        generate: Mapping[str, Any] | None = None,
         **eval_kwargs: Any,
     ) -> None:
         whole_number("start", 0 if start is None else start, least=0)
@@ -114,8 +118,8 @@ class EvalHook(Hook):
         self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
         self.save_best, self.test_fn, self.at_end = save_best, test_fn, at_end
-        self.greater_keys = _keys(greater_keys, self._default_greater_keys)
-        self.less_keys = _keys(less_keys, self._default_less_keys)
+        self.greater_keys = keys_of(greater_keys, self._default_greater_keys)
+        self.less_keys = keys_of(less_keys, self._default_less_keys)
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
         if test_fn is None and not all(map(judges, datasets)):
@@ -126,6 +130,10 @@ class EvalHook(Hook):
         if save_best is not None and (save_best != "auto" or rule is not None):
             known = "loss" if save_best == "auto" else save_best
             self.rule = infer_rule(known, rule, self.greater_keys, self.less_keys)
+        if generate is not None:  # loaded by who asks for it alone
+            from devrun.hooks.evaluation import generation
+
+            self.metrics.append(generation.GenerationScores(generate))
         self.best = BestCheckpoints(None if out_dir is None else os.fspath(out_dir))
         self.initial_flag = start is not None
         self.evaluated_at: tuple[int, int] | None = None
@@ -214,7 +222,8 @@ class EvalHook(Hook):
             return
         more = [m for m in runner.eval_metrics if m not in self.metrics]
         found = evaluate_means(steps, [*self.metrics, *more])
-        self._check_indicator([self._named(name) for name in found])
+        made = [name for metric in set_metrics(self.metrics) for name in metric.names]
+        self._check_indicator([self._named(name) for name in (*found, *made)])
 
     def evaluate(self, runner: Run, results: Any) -> Any:
         """Results of each sample -> score to compare by, all values in the log buffer.
@@ -329,6 +338,8 @@ class EvalHook(Hook):
             results = collect_predictions(steps, length_of(self.dataset))
         else:
             results = evaluate_means(steps, self.metrics)
+            for metric in set_metrics(self.metrics):
+                results.update(metric.of_set(runner, self.dataloader))
         return results, steps.batches
 
     def _each_set(self) -> Iterator[str]:
@@ -427,12 +438,6 @@ class DistEvalHook(EvalHook):
 
     def _test_options(self) -> dict[str, Any]:
         return {"tmpdir": self.tmpdir, "gpu_collect": self.gpu_collect}
-
-
-def _keys(given: str | Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        return (given,)
-    return tuple(default if given is None else given)
 
 
 def _first_score(scores: list[Any]) -> Any:

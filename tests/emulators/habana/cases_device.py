@@ -253,3 +253,34 @@ def test_a_copy_in_form_may_be_of_another_device():
 def test_bytes_survive_the_way_through_another_type():
     x = torch.randn(8)
     assert torch.equal(x.view(torch.bool).to("hpu").view(torch.float).cpu(), x)
+
+
+def test_an_error_in_a_backward_pass_reaches_its_caller():
+    def stop(gradient):
+        raise KeyError("stop")
+
+    x = torch.ones(3, 2, device=HPU, requires_grad=True)
+    hooked = x * 2
+    hooked.register_hook(stop)
+    for backward in (
+        hooked.sum().backward,
+        lambda: torch.autograd.grad(hooked.sum(), x),
+    ):
+        with raises(KeyError, match="stop"):
+            backward()
+
+
+def test_a_conjugate_is_no_mark_but_numbers():
+    host = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x = host.detach().to("hpu").requires_grad_()
+    for each in (host, x):
+        torch.fft.hfft(each).square().sum().backward()
+    assert torch.allclose(x.grad.cpu(), host.grad)
+
+
+def test_layouts_that_the_device_lacks_are_refused_by_name():
+    refused = raises(RuntimeError, match="aten::sparse_compressed_tensor.*sparse_csr")
+    with refused:
+        torch.eye(2, device=HPU).to_sparse_csr()
+    with refused:
+        torch.eye(2).to_sparse_csr().to("hpu")

@@ -193,6 +193,14 @@ def _convolution(plan: Plan, args: Any, kwargs: Any) -> Any:
     return execute(plan_of(op), (*args[:3], [channels], *args[3:]), kwargs)
 
 
+@handles(private.CONJUGATED, private.NEGATED)
+def _lazily_negated(plan: Plan, args: Any, kwargs: Any) -> Any:
+    """Done at once: what is on the device carries no mark of work to be done yet."""
+    conjugated = plan.base == private.CONJUGATED
+    whole = torch.ops.aten.conj_physical if conjugated else torch.ops.aten.neg
+    return execute(plan_of(whole.default), args, kwargs)
+
+
 @handles("detach", "alias")
 def _detach(plan: Plan, args: Any, kwargs: Any) -> Any:
     """As cheap as possible: autograd does it for every saved and accumulated tensor."""

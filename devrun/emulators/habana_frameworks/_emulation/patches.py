@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from habana_frameworks._emulation import compiling, pinning
 from habana_frameworks._emulation.dispatch import fetch
 from habana_frameworks._emulation.tensor import HpuTensor, adopt
+from habana_frameworks._emulation.torch_private import RAISED
 
 _done: list[bool] = []
 _data: Any = Tensor.data
@@ -115,6 +116,20 @@ def _filler(original: Any) -> Any:
     return load_state_dict
 
 
+def _reraising(original: Any) -> Any:
+    """A backward pass whose error is what was raised in it, see `Guard.type_`."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        RAISED.clear()
+        try:
+            return original(*args, **kwargs)
+        except SystemError as error:
+            raise (RAISED.pop() if RAISED else error) from None
+
+    return run
+
+
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -132,6 +147,8 @@ def install() -> None:
     # Backward in the thread that called it: a second one would only wait for the
     # interpreter's lock at every operator, and be below no line of the user's.
     torch.autograd.set_multithreading_enabled(False)
+    replace(torch.autograd, "backward", _reraising(torch.autograd.backward))
+    replace(torch.autograd, "grad", _reraising(torch.autograd.grad))
     # Parameters stay the objects they were when a module moves, for optimizers' sake.
     torch.__future__.set_swap_module_params_on_conversion(True)
     replace(Tensor, "data", property(_data.__get__, _set_data))

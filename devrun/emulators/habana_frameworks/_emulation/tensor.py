@@ -16,6 +16,9 @@ from habana_frameworks._emulation.torch_private import make_wrapper as _make
 
 _strided = torch.strided
 _base_data: Any = Tensor.data
+_COMPRESSED = frozenset(
+    (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+)
 TRACED = Allocation(0)
 """The memory of stand-ins that a compiler traces with."""
 
@@ -188,6 +191,11 @@ def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:
 
 def _wrap_special(host: Tensor, memory: Allocation | None) -> HpuTensor:
     """`wrap` of a parameter, a sparse tensor, or a stand-in that a compiler made."""
+    if host.layout in _COMPRESSED:  # torch would end the process at the first gradient
+        raise RuntimeError(
+            f"aten::sparse_compressed_tensor is not yet supported on HPU: a tensor of "
+            f"layout {host.layout}"
+        )
     options: dict[str, Any] = {"layout": host.layout}
     strided = host.layout is _strided
     if strided:

@@ -28,12 +28,27 @@ except AttributeError as error:
     ) from error
 
 
+RAISED: list[BaseException] = []
+"""What ended a backward pass and has not reached its caller yet."""
+_device_type = itertools.repeat(torch.autograd.DeviceType.PrivateUse1).__next__
+
+
 class Guard(_ACCELERATOR.DeviceGuard):
     """Tells torch's core which type the device is."""
 
-    # PrivateUse1, whose name is hpu now. Torch asks at every operator: an iterator
-    # answers without a Python frame.
-    type_ = itertools.repeat(torch.autograd.DeviceType.PrivateUse1).__next__
+    def type_(self) -> Any:
+        """PrivateUse1, whose name is hpu now.
+
+        Torch also asks while an error of Python's leaves a backward pass, and would
+        end the process at a second one. That an error is on its way shows in any call
+        of a builtin, which fails because of it: it is kept in `RAISED`.
+        """
+        try:
+            return _device_type()
+        except SystemError as error:
+            if error.__cause__ is not None:
+                RAISED.append(error.__cause__)
+            return _device_type()
 
 
 class Hooks(_ACCELERATOR.PrivateUse1Hooks):
@@ -87,6 +102,7 @@ INDEX_PUT = "_index_put_impl_"
 UNSAFE_INDEX = "_unsafe_index"
 VIEWS = ("_unsafe_view", "_reshape_alias")
 """Return memory of their operand, though the schema does not say so."""
+CONJUGATED, NEGATED = "_conj", "_neg_view"
 UNIQUE = ("_unique", "_unique2")
 PACK, PACK_BACKWARD = "_pack_padded_sequence", "_pack_padded_sequence_backward"
 LSTM, LSTM_BACKWARD = "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"

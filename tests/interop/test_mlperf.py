@@ -1,0 +1,100 @@
+"""A benchmark's log passes the checker of MLCommons, and its result is by the rules."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from devrun.cli.benchmark import result_line
+from devrun.cli.main import main
+from devrun.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "configs" / "digits" / "resnet8_digits.yaml"
+CIFAR = ROOT / "configs" / "resnet" / "resnet18_8xb16_cifar10.py"
+
+
+@pytest.fixture
+def check(monkeypatch, tmp_path):
+    """What the checker says of a log: training 4.0.0."""
+    pytest.importorskip("mlperf_logging")
+    from mlperf_logging.compliance_checker import mlp_compliance
+
+    def passes(path):
+        checker = mlp_compliance.make_checker("training", "4.0.0", True, False)
+        return checker.check_file(str(path), "training_4.0.0/common.yaml")
+
+    monkeypatch.chdir(tmp_path)
+    return passes
+
+
+def events(path):
+    lines = Path(path).read_text().splitlines()
+    return [json.loads(line.partition(":::MLLOG ")[2]) for line in lines]
+
+
+def train(config, target, *changes, work_dir="work"):
+    words = ["train", str(config), "--device", "cpu", "--no-progress"]
+    words += ["--work-dir", work_dir, "--cfg-options", f"benchmark.target={target}"]
+    return main([*words, *changes])
+
+
+@pytest.mark.slow
+def test_several_seeds_to_the_target(check, capfd):
+    assert train(DIGITS, "{accuracy: 0.9}", "benchmark.runs=3") == 0
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last.startswith("MLPerf-style (unofficial, not verified by MLCommons): ")
+    logs = sorted(Path("work").glob("*/*.mlperf.txt"))
+    assert len(logs) == 3 and all(check(log) for log in logs)
+    found = {e["key"]: e for e in events(logs[1])}
+    assert found["seed"]["value"] == 1
+    assert found["run_stop"]["metadata"]["status"] == "success"
+    assert found["eval_accuracy"]["value"] >= 0.9
+    assert (found["train_samples"]["value"], found["eval_samples"]["value"]) == (
+        1438,
+        359,
+    )
+    assert "unofficial" in found["submission_org"]["value"]
+
+
+@pytest.mark.slow
+def test_a_cifar_layout_passes_and_a_missed_target_is_one_line(check, capfd):
+    folder = Path("data/cifar10")
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        table = draw.integers(0, 10, (4, 3073), dtype=np.uint8)
+        (folder / f"{name}.bin").write_bytes(table.tobytes())
+    short = ("runner.max_epochs=1", "data.workers_per_gpu=0")
+    assert train(CIFAR, "{accuracy: 0.999}", *short) == 0
+    said = [x for x in capfd.readouterr().err.splitlines() if "was not reached" in x]
+    assert len(said) == 1 and "the target accuracy 0.999 was not reached" in said[0]
+    (log,) = Path("work").glob("*.mlperf.txt")
+    assert check(log)
+    assert events(log)[-1]["metadata"]["status"] == "aborted"
+    assert train(CIFAR, "{accuracy: 0.0}", *short, work_dir="reached") == 0
+    (log,) = Path("reached").glob("*.mlperf.txt")
+    assert check(log)
+    assert events(log)[-1]["metadata"]["status"] == "success"
+
+
+def test_without_the_package_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "mlperf_logging.mllog.mllog", None)
+    monkeypatch.chdir(tmp_path)
+    assert train(DIGITS, "{accuracy: 0.9}", "runner.max_epochs=1") == 2
+    assert "pip install mlperf-logging" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_fastest_and_the_slowest_run_do_not_count():
+    assert ": accuracy 0.9 in 4.000 s, mean of 3 of 5" in result_line(
+        [9.0, 1.0, 3.0, 4.0, 5.0], "accuracy 0.9"
+    )
+    # one that missed the target is the slowest
+    assert " in 5.000 s, mean of 3 of 5" in result_line([3.0, 4, None, 5, 6], "x 1")
+    assert " in 2.000 s, mean" in result_line([1.0, 3.0], "x 1")
+    with pytest.raises(ConfigError, match="no result: 2 of 5 runs did not reach x 1"):
+        result_line([3.0, None, 4.0, None, 5.0], "x 1")
