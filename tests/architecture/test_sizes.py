@@ -34,8 +34,8 @@ FLAGS = {
     "test": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device
         --emulate --eval --gpu-id --gpu-ids --gpus --help --import --ipu-replicas
-        --launcher --local-rank --local_rank --metric-options --metrics --mmcv
-        --no-progress --num-devices --out --revise-keys --split
+        --latency --launcher --local-rank --local_rank --metric-options --metrics
+        --mmcv --no-progress --num-devices --out --revise-keys --split --through
         --trust-config --weights -h
     """,
     "check": """
