@@ -1,37 +1,25 @@
 """What a training shows where stderr is a terminal."""
 
-import fcntl
 import os
-import pty
 import re
-import struct
-import termios
 from pathlib import Path
 
 import pytest
 
 from tests.support import zygote
+from tests.support.terminals import drawn, terminal
 
 COLUMNS = 72
 
 
 def on_a_terminal(*words, **environment):
     """Run devrun on a terminal of its own; status and lines as they were drawn."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    ours, theirs = terminal(COLUMNS)
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     env = {**os.environ, **environment}
     process = zygote.start(["-m", "devrun", *words], env, **streams, finalize=False)
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        shown += part
-    os.close(ours)
-    text = shown.decode().replace("\r\n", "\n")
+    text = drawn(ours)
     return process.wait(60), [
         line for line in re.split(r"[\r\n]", text) if line.strip()
     ]

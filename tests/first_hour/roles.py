@@ -228,6 +228,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         programs = environment(Path(folder))
         for role, other in zip(ROLES, OTHERS, strict=True):
+            if role is notebook_user and not importlib.util.find_spec("nbconvert"):
+                continue
             cells = []
             for name in names:
                 terminal = Terminal(programs, Path(folder, name, role.__name__))

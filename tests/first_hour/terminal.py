@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
 import sysconfig
-import termios
 import time
 from pathlib import Path
+
+from tests.support.terminals import drawn, terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,9 +49,7 @@ class Terminal:
 
     def __call__(self, *words: object, cwd: str = ".", status: int = 0) -> str:
         """What was drawn, without colours; AssertionError for another exit status."""
-        ours, theirs = pty.openpty()
-        size = struct.pack("HHHH", 24, 100, 0, 0)
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        ours, theirs = terminal(100)
         env = {key: value for key, value in os.environ.items() if "PYTHON" not in key}
         env["PATH"] = f"{self.programs}{os.pathsep}{env['PATH']}"
         program = self.programs / str(words[0])
@@ -68,17 +64,10 @@ class Terminal:
             start_new_session=True,
         )
         os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            shown += part
-        os.close(ours)
+        shown = drawn(ours)
         ended = process.wait()
         self.commands += 1
         self.seconds += time.perf_counter() - began
-        text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode(errors="replace"))
+        text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
         assert ended == status, text
-        return text.replace("\r\n", "\n")
+        return text

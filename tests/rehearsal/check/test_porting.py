@@ -8,10 +8,10 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from tests.docs.blocks import blocks
+from tests.first_hour import roles
 from tests.rehearsal.check.conftest import ROOT
 from tests.support import zygote
 
@@ -36,15 +36,7 @@ def test_the_page_shows_what_is_said():
 
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory):
-    """CIFAR-10's binary files with 16 noisy images each, brighter by their class."""
-    folder = tmp_path_factory.mktemp("cifar")
-    random = np.random.default_rng(0)
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        labels = random.integers(0, 10, (16, 1))
-        pixels = random.integers(0, 128, (16, 3072)) + 12 * labels
-        records = np.concatenate([labels, pixels], 1).astype(np.uint8)
-        records.tofile(folder / f"{name}.bin")
-    return str(folder)
+    return str(roles.cifar(tmp_path_factory.mktemp("data") / "cifar"))
 
 
 def ran(*words, cwd):
