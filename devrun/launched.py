@@ -15,22 +15,19 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DEVRUN_LAUNCHER"
-"""The launcher's process id, and when it began, in seconds since 1970."""
+"""The launcher's process id."""
 HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals that wait, in a new process, until it can answer to them."""
 AT_ONCE = signal.SIGUSR2
 """By which the launcher ends its processes without their saving."""
 _PARENT_DEATH = 1
 """PR_SET_PDEATHSIG of Linux."""
-_since: float | None = None
+_joined = False
 
 
-def launched_since() -> float | None:
-    """When the first launcher of this run began, in seconds since 1970.
-
-    None where no launcher of ours started this process.
-    """
-    return _since
+def has_launcher() -> bool:
+    """Whether a launcher of ours started this process."""
+    return _joined
 
 
 def join_launcher() -> None:
@@ -38,11 +35,10 @@ def join_launcher() -> None:
 
     Nothing happens in a process that no launcher of ours started.
     """
-    global _since
-    told = os.environ.pop(VARIABLE, "").split()
-    if not told:
+    global _joined
+    parent = os.environ.pop(VARIABLE, "")
+    if not parent:
         return
-    parent, since = told
     import ctypes  # which a run of one process need not pay for
 
     ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
@@ -50,12 +46,12 @@ def join_launcher() -> None:
         if not os.path.exists(f"/proc/{parent}"):  # it was killed meanwhile
             os._exit(7)
         return  # a program that a process of the run started
-    _since = float(since)
+    _joined = True
 
 
 def take_signals() -> None:
     """Let through what was held back while nobody here could answer."""
-    if _since is not None:
+    if _joined:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
 
 
@@ -81,4 +77,4 @@ def tell_launcher(status: int, message: str, **facts: Any) -> bool:
         Path(path).write_text(json.dumps(told), encoding="utf-8")
     except OSError:  # the disk is full: then we say it
         return False
-    return _since is not None
+    return _joined

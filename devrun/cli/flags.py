@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from devrun.cli.parser import index, limit, positive, switch
-from devrun.cli.several import add_launch_flags, number_or_auto
+from devrun.cli.several import number_or_auto
 from devrun.config import Config, DictAction
 from devrun.config.engine import is_engine_style
 from devrun.config.imports import import_custom, import_named, search_folders
@@ -28,7 +28,6 @@ def add_train_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `devrun train`, in the groups that its help shows."""
     parser.add_argument("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add_device_flags(parser.add_argument_group("device"))
-    add_launch_flags(parser.add_argument_group("several processes"))
     _sweep_flags(parser.add_argument_group("several runs"))
     _state_flags(parser.add_argument_group("what is kept and continued"))
     _run_flags(parser.add_argument_group("run"))

@@ -18,7 +18,6 @@ import devrun
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_train_flags, overrides, read_config
 from devrun.cli.parser import LineParser, at_least
-from devrun.cli.several import small
 from devrun.config import check_config
 from devrun.device_facts import FACTS, DeviceFacts
 from devrun.errors import ConfigError
@@ -30,7 +29,7 @@ _FILES = {
     "torchrun": "torchrun.sh",
 }
 _AGAIN = ("overwrite", "resume_from")
-_OURS = ("num_devices", "max_restarts", "launcher")
+_OURS = ("num_devices", "launcher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
     add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
-    add("--max-restarts", type=small, default=3, metavar="N", help="by torchrun (3)")
+    add("--max-restarts", type=_count, default=3, metavar="N", help="by torchrun (3)")
     add("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of train")
 
@@ -114,3 +113,7 @@ def _check_flags(train: argparse.Namespace) -> None:
 
 def _positive(text: str) -> int:
     return at_least(1, text, digits=5)
+
+
+def _count(text: str) -> int:
+    return at_least(0, text, digits=5)

@@ -1,12 +1,14 @@
-"""`devrun test CONFIG CHECKPOINT`: how good saved weights are."""
+"""`devrun test CONFIG CHECKPOINT`: how good saved weights are, or how fast."""
 
 from __future__ import annotations
 
 import argparse
 import copy
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,11 @@ from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
 from devrun.files import disk_errors, user_path
 from devrun.launched import join_launcher, take_signals
+from devrun.text import aligned
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
+THROUGH = ("onnx", "pt2", "aoti")
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
 """Options by which a loader may leave out samples or read them in another order."""
 
@@ -62,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="in place of the config's evaluation.metric_options",
     )
+    sizes = "throughput against latency of batches of these sizes, 1 to 128"
+    add("--latency", nargs="*", type=int, metavar="N", help=sizes)
+    program = "of --latency: the exported model, in onnxruntime or by AOTInductor"
+    add("--through", choices=THROUGH, help=program)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,14 +94,69 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Evaluate as the training did, once, and write nothing but what flags name."""
     check_out("--out", args.out, (".json",), "; devrun predict writes the samples'")
+    if args.through and args.latency is None:
+        raise ConfigError("--through is of --latency; give that too")
     if launches(args, session, False):
         return 0
     with opened(args, every_sample=False) as (runner, hook, checkpoint):
+        if args.latency is not None:
+            return _sweep(args, runner, hook, checkpoint)
         found = hook.evaluate_now(runner)
         if runner.rank == 0:
             say(f"{args.split}: {listed(found)}")
             _write(args, checkpoint, found)
     return 0
+
+
+def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) -> int:
+    """Predict by batches of several sizes; the table, and a file for the report."""
+    from devrun.rehearsal import latency
+
+    sizes = sorted(set(args.latency)) or latency.SIZES
+    if sizes[0] < 1:
+        raise ConfigError(f"--latency takes sizes of 1 or more, got {sizes[0]}")
+    batch = next(iter(next(iter(hook.loaders.values()))))
+    with runner.evaluating():
+        if args.through:
+            points = _sweep_program(args, runner, batch, sizes)
+        else:
+
+            def call(given: Any) -> Any:
+                step = runner.session.eval_step(given, "predict")
+                return latency.on_host(step.get("predictions"))
+
+            if runner.adapter.emulated:
+                points = latency.counted(call, batch, sizes, runner.adapter)
+            else:
+                points = latency.sweep(call, batch, sizes)
+    say("\n".join(aligned(latency.rows(points), numbers=True)))
+    about = {"device": runner.adapter.name, "through": args.through}
+    about["emulated"] = runner.adapter.emulated
+    _write(args, checkpoint, {**about, "latency": [asdict(one) for one in points]})
+    return 0
+
+
+def _sweep_program(
+    args: argparse.Namespace, runner: Any, batch: Any, sizes: Sequence[int]
+) -> Any:
+    """The same of the exported model, which runs on the CPU."""
+    import torch
+
+    from devrun.export.inference import inference_of
+    from devrun.export.programs import SUFFIXES, write_program
+    from devrun.rehearsal import latency
+
+    if runner.adapter.name != "cpu":
+        raise ConfigError(
+            f"--through {args.through} runs on the CPU, this run on "
+            f"{runner.adapter.name}: give --device cpu"
+        )
+    model, inputs = inference_of(runner.session.step_module, batch)
+    with tempfile.TemporaryDirectory(prefix="devrun-latency-") as folder:
+        target = Path(folder) / f"model{SUFFIXES[args.through]}"
+        done = write_program(model, inputs, target, args.through)
+        with torch.no_grad():
+            return latency.sweep(done.run, inputs, sizes)
 
 
 def launches(args: argparse.Namespace, session: Session, every_sample: bool) -> bool:

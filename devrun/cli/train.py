@@ -25,7 +25,7 @@ from devrun.cli.flags import (
 )
 from devrun.cli.lost import crash_stacks
 from devrun.cli.record import RunRecord, git_revision, versions
-from devrun.cli.several import go_on, launch_command, to_launch
+from devrun.cli.several import launch_command, to_launch
 from devrun.cli.signals import StopSignals
 from devrun.cli.summary import masked, results, summary
 from devrun.cli.workdir import (
@@ -71,7 +71,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
         return sweep(args, session.argv)
     join_launcher()
-    go_on(args)
     launches = to_launch(args)
     plan = _plan(args)
     if (plan.cfg.get("benchmark") or {}).get("runs", 1) > 1 and not args.dry_run:

@@ -245,7 +245,8 @@ class DeviceAdapter(ABC):
 
         `peak_mib`, the peak memory since the start; `skipped_updates`, which were left
         out for losses or gradients that were not finite or overflowed under a loss
-        scale, as `check_finite` last saw.
+        scale, as `check_finite` last saw; `graphs`, which a device that compiles has
+        made, and `transfers`, tensors that it moves by itself.
         """
         return {}
 

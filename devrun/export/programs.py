@@ -59,6 +59,8 @@ class Written:
     """From the model's outputs, over all that was compared."""
     opset: int | None
     """Of ONNX; None of other formats."""
+    run: Run
+    """It, as it was loaded again."""
 
 
 def write_program(
@@ -110,7 +112,7 @@ def write_program(
                 worst = max(worst, _difference(what, model(given), theirs))
             os.replace(new, target)
     described = _described(program, names.inputs)
-    return Written(described, names.outputs, worst, found)
+    return Written(described, names.outputs, worst, found, run)
 
 
 def _traced(model: Inference, inputs: Mapping[str, Tensor]) -> Any:

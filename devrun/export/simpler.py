@@ -226,24 +226,22 @@ def _spaced(x: Tensor, dim: int, stride: int) -> Tensor:
     return spaced.narrow(dim, 0, (x.size(dim) - 1) * stride + 1)
 
 
-def _widened(x: Tensor, dim: int, before: int, after: int) -> Tensor:
-    """`x` with so many zeros more along `dim`, or so many values fewer."""
+def _widened(x: Tensor, dim: int, before: int, after: int, value: float = 0) -> Tensor:
+    """`x` with `value` so many times more along `dim`, or so many values fewer."""
     first = max(0, -before)
     x = x.narrow(dim, first, x.size(dim) - first - max(0, -after))
     shape = [*x.shape]
     parts = []
     for count in (before, after):
         shape[dim] = max(0, count)
-        parts.append(x.new_zeros(shape))
+        parts.append(x.new_full(shape, value))
     return torch.cat([part for part in (parts[0], x, parts[1]) if part.size(dim)], dim)
 
 
-def pad(x: Tensor, widths: Sequence[int], value: float = 0) -> Any:
-    if value:
-        return NotImplemented
+def pad(x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
     for place in range(0, len(widths), 2):
         dim = x.dim() - 1 - place // 2
-        x = _widened(x, dim, *widths[place : place + 2])
+        x = _widened(x, dim, widths[place], widths[place + 1], value)
     return x
 
 

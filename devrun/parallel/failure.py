@@ -12,9 +12,8 @@ from typing import Any
 from devrun.errors import DevrunError
 from devrun.launched import AT_ONCE
 
-FINAL = (2, 3, 5, 9, 75, 130, 143)
-"""Statuses that another start would end with too, or that mean to stop."""
 STOPPED = (75, 130, 143)
+"""Statuses of a run that was told to stop."""
 _CLOSED = (143, -signal.SIGTERM, -signal.SIGKILL)
 """Of a process that the launcher ended, because another had failed."""
 _SILENT = (

@@ -1,8 +1,8 @@
 """`launch`: one command as several processes of this machine.
 
 They meet as those of torchrun do, which starts them on several machines. A signal
-reaches each process once and they are waited for; when one fails, all start again, or
-the failure that was the cause is told, in one line.
+reaches each process once and they are waited for; when one fails, all end, and the
+failure that was the cause is told, in one line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import devrun
 from devrun.errors import RunInterrupted
 from devrun.launched import AT_ONCE, HELD_BACK, VARIABLE
-from devrun.parallel.failure import FINAL, STOPPED, Ended, RankError, cause
+from devrun.parallel.failure import STOPPED, Ended, RankError, cause
 
 _TO_FOLLOW = 30.0
 """Seconds that processes have to end in order after the first has."""
@@ -44,20 +44,11 @@ class Signals(Protocol):
         """End the launch if there was one."""
 
 
-def launch(
-    words: Sequence[str],
-    processes: int,
-    max_restarts: int,
-    signals: Signals,
-    on_restart: Callable[[RankError, int], None],
-) -> None:
+def launch(words: Sequence[str], processes: int, signals: Signals) -> None:
     """Run `devrun WORDS` in several processes; return when all have ended well.
 
     Args:
-        max_restarts: how often they may be started again.
         signals: has taken over those that end a run.
-        on_restart: called before all processes start again, with the failure that is
-            the reason and the number of this restart.
 
     Raises:
         RankError: a process has failed, with its status and its own last error.
@@ -66,8 +57,7 @@ def launch(
     folder = Path(tempfile.mkdtemp(prefix="devrun-ranks-"))
     group, failure = _Group(words, processes, folder, signals), None
     try:
-        while (failure := group.run()) and group.goes_on(failure, max_restarts):
-            on_restart(failure, group.restarts)
+        failure = group.run()
     finally:
         group.clear()
         if failure is None or not failure.keeps_output:
@@ -79,15 +69,14 @@ def launch(
 
 
 class _Group:
-    """The processes, from start to start."""
+    """The processes, from their start to their end."""
 
     def __init__(
         self, words: Sequence[str], count: int, folder: Path, signals: Signals
     ) -> None:
         self._command = [sys.executable, "-m", "devrun", *words]
         self._count, self._folder, self._signals = count, folder, signals
-        self.restarts = 0
-        self._since, self._passed_on = time.time(), 0
+        self._passed_on = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
 
@@ -103,12 +92,6 @@ class _Group:
         }
         return cause(ended) if ended else None
 
-    def goes_on(self, failure: RankError, max_restarts: int) -> bool:
-        """Whether all are to start again."""
-        used_up = self.restarts >= max_restarts
-        self.restarts += 1
-        return not (used_up or self._passed_on or failure.exit_code in FINAL)
-
     def clear(self) -> None:
         """End what the processes have left behind, such as workers of their loaders."""
         for process in self._processes:
@@ -120,19 +103,17 @@ class _Group:
     def _start(self) -> None:
         shared = {
             **_environment(self._count),
-            VARIABLE: f"{os.getpid()} {self._since}",
+            VARIABLE: os.getpid(),
             "WORLD_SIZE": self._count,
             "LOCAL_WORLD_SIZE": self._count,
             "MASTER_ADDR": "localhost",
             "MASTER_PORT": _free_port(),
-            "TORCHELASTIC_RESTART_COUNT": self.restarts,
             "TORCHELASTIC_RUN_ID": "devrun",
         }
         # they inherit the mask: none is to die of a signal that the launcher passes on
         # before it can answer
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         try:
-            shutil.rmtree(self._folder, ignore_errors=True)
             numbers = range(self._count)
             self._processes = [self._started(number, shared) for number in numbers]
         finally:

@@ -26,16 +26,16 @@ FLAGS = {
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
         --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
         --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
-        --local-rank --local_rank --max-restarts --mmcv --no-progress
-        --no-sanity --no-validate --num-devices --overfit --overwrite --performance
+        --local-rank --local_rank --mmcv --no-progress --no-sanity
+        --no-validate --num-devices --overfit --overwrite --performance
         --resume-from --revise-keys --seed --summary --sweep
         --trust-config --work-dir -h
     """,
     "test": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device
         --emulate --eval --gpu-id --gpu-ids --gpus --help --import --ipu-replicas
-        --launcher --local-rank --local_rank --metric-options --metrics --mmcv
-        --no-progress --num-devices --out --revise-keys --split
+        --latency --launcher --local-rank --local_rank --metric-options --metrics
+        --mmcv --no-progress --num-devices --out --revise-keys --split --through
         --trust-config --weights -h
     """,
     "check": """

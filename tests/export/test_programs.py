@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from devrun import EpochBasedRunner
 from devrun.checkpoint import read_checkpoint
 from devrun.registry import MODELS
-from tests.support.shipped import CASES, VECTORS, model_of, output_of, samples
+from tests.support.shipped import CASES, TEXT, VECTORS, model_of, output_of, samples
 
 EMA = [{"type": "EMAHook", "momentum": 0.5}]
 
@@ -55,6 +56,30 @@ def test_onnxruntime_computes_what_the_model_does_for_any_batch(name, trained, e
             expected = output_of(model, batch).numpy()
         # float32 sums in another order
         assert abs(found - expected).max() <= 1e-5 * max(1.0, abs(expected).max())
+
+
+GPT2 = {
+    "type": "transformers.AutoModelForCausalLM.from_config",
+    "config": {
+        "type": "transformers.GPT2Config", "vocab_size": 256, "n_positions": 16,
+        "n_embd": 16, "n_layer": 1, "n_head": 2, "use_cache": False,
+        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+    },
+}  # fmt: skip
+
+
+ONNX = pytest.param(["--format", "onnx"], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("how", [ONNX, ["--step", "train"]])
+def test_a_model_of_hugging_face_is_exported_too(how, trained, export):
+    pytest.importorskip("transformers")
+    run = trained(GPT2, TEXT)
+    status, out, err = export(run, *how, "--output", "model.onnx")
+    assert status == 0, err
+    assert float(out.split("largest difference ")[1].split()[0]) < 1e-5
+    facts = json.loads(Path("model.onnx.json").read_text())
+    assert facts["model"] == "GPT2LMHeadModel"
 
 
 def test_a_program_has_the_averaged_weights_unless_told_otherwise(trained, export):
@@ -112,6 +137,22 @@ def test_what_cannot_be_exported_is_one_line_and_no_file(
     (line,) = [one for one in err.splitlines() if one.startswith("devrun: error: ")]
     assert what in line
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("how", [["--format", "onnx"], ["--step", "train"]])
+def test_a_checkpoint_without_its_config_is_refused(how, tmp_path, export):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runner = EpochBasedRunner(
+        model, optimizer=optimizer, device="cpu", work_dir=str(tmp_path)
+    )
+    saved = runner.save_checkpoint(str(tmp_path / "checkpoints"))
+    runner.close()
+    before = sorted(tmp_path.rglob("*"))
+    status, _, err = export(saved, *how)
+    assert status == 3
+    assert "holds no config of a run with data" in err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_model_that_cannot_be_traced_is_named_with_its_line(trained, export):

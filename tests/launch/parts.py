@@ -12,19 +12,17 @@ from devrun.hooks import HOOKS, Hook
 
 @HOOKS.register_module()
 class Strike(Hook):
-    """Lets one process fail at update `at`, in its first start only by default.
+    """Lets one process fail at update `at`.
 
     `how` is a method of this class.
     """
 
-    def __init__(self, how, rank=1, at=6, starts=1, seconds=0.0):
-        self.how, self.rank, self.at = how, rank, at
-        self.starts, self.seconds = starts, seconds
+    def __init__(self, how, rank=1, at=6, seconds=0.0):
+        self.how, self.rank, self.at, self.seconds = how, rank, at, seconds
 
     def before_train_iter(self, runner):
         time.sleep(self.seconds)
-        start = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        if (runner.rank, runner.iter) == (self.rank, self.at) and start < self.starts:
+        if (runner.rank, runner.iter) == (self.rank, self.at):
             getattr(self, self.how)()
 
     def dies(self):
@@ -38,20 +36,6 @@ class Strike(Hook):
 
     def stalls(self):
         time.sleep(1000)
-
-
-@HOOKS.register_module()
-class Took(Hook):
-    """Appends a line for each update: start, update, and the samples of `Numbered`."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def after_train_iter(self, runner):
-        rows = [round(100 * float(row[0])) for row in runner.data_batch[0]]
-        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        with open(f"{self.path}-{runner.rank}", "a") as file:
-            file.write(" ".join(map(str, [start, runner.iter + 1, *rows])) + "\n")
 
 
 @HOOKS.register_module()

@@ -47,7 +47,7 @@ def test_a_killed_process_is_named(place):
 
 def test_what_all_find_wrong_is_said_once(place):
     place.write({"type": "NoSuchHook"})
-    status, _, err = place.run("--max-restarts", 3)
+    status, _, err = place.run()
     assert status == 2, err
     (line,) = told(err)
     assert "run.yaml" in line
@@ -141,7 +141,6 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(place):
     [
         (("--num-devices", "0"), "neither a number of 1 or more nor 'auto'"),
         (("--num-devices", "two"), "neither a number of 1 or more nor 'auto'"),
-        (("--max-restarts", "-1"), "max-restarts"),
         (("--num-devices", "2", "--launcher", "pytorch"), "clash"),
     ],
     ids=" ".join,

@@ -8,6 +8,7 @@ import math
 import os
 import struct
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
@@ -160,6 +161,10 @@ def _records(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
 
 
+_DIGITS = "datasets/data/digits.csv.gz"
+"""Below the folder of scikit-learn, which ships the data set."""
+
+
 @DATASETS.register_module()
 class DigitsDataset(TensorImages):
     """1797 images of 8 x 8 pixels in 10 classes (UCI, "Optical Recognition of
@@ -174,15 +179,16 @@ class DigitsDataset(TensorImages):
     def __init__(self, split: str = "train", pipeline: Any = None) -> None:
         if split not in ("train", "val", "all"):
             raise ConfigError.of("split", f"must be train, val or all, got {split!r}")
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError as error:
+        package = find_spec("sklearn")
+        if package is None or not package.submodule_search_locations:
             raise ConfigError(
                 "DigitsDataset needs scikit-learn: pip install 'devrun[demo]'"
-            ) from error
-        digits = load_digits()
-        images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)
-        targets = torch.from_numpy(digits.target).to(torch.int64)
+            )
+        # only its file: each process would import scikit-learn for a second
+        path = Path(package.submodule_search_locations[0], _DIGITS)
+        table = torch.from_numpy(np.loadtxt(path, delimiter=","))
+        images = table[:, :-1].mul(255 / 16).round().to(torch.uint8).view(-1, 8, 8)
+        targets = table[:, -1].to(torch.int64)
         if split != "all":
             in_val = _stratified(targets, 0.2)
             chosen = in_val if split == "val" else ~in_val

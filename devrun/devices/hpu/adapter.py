@@ -120,6 +120,9 @@ class HPUAdapter(EagerAdapter):
             **super().stats(),
             "peak_mib": hpu.max_memory_allocated() / 2**20,
             "limit_mib": hpu.memory_reserved() / 2**20,
+            "graphs": dict(hpu.metrics.metric_global("graph_compilation").stats())[
+                "TotalNumber"
+            ],
         }
 
     def synchronize(self) -> None:

@@ -55,6 +55,7 @@ def report_data(
                     "earlier": [{k: f.get(k) for k in PART} for f in run.earlier],
                     "figures": asdict(figures),
                     "curves": [_curve(curve, run) for curve in run.curves],
+                    "latency": run.sweeps,
                     "warnings": [asdict(warned) for warned in run.warnings],
                     "problems": run.problems,
                 }

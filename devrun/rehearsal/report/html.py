@@ -27,6 +27,12 @@ _FACTS = {
     "seed": "seed", "world_size": "processes", "started": "started",
     "command": "command",
 }  # fmt: skip
+_SWEPT = {
+    "batch": "batch", "per_second": "samples/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms",
+    "graphs": "graphs", "transfers": "transfers",
+}  # fmt: skip
+_AXES = ("per_second", "p50_ms", "p99_ms")
+_CHART = (480, 200)
 _PARTS = tuple(ADVICE)
 """Each has a colour, the same in every run."""
 
@@ -54,6 +60,7 @@ def page(data: Mapping[str, Any]) -> str:
             for run in runs
             for part in run["earlier"]
         ],
+        sweeps=[_sweep(run["name"], one) for run in runs for one in run["latency"]],
         warnings=_warnings(runs),
         config=[[key, *map(shown, row)] for key, row in data["config"].items()],
         # no `<` in it: nothing in a log ends the element
@@ -63,6 +70,29 @@ def page(data: Mapping[str, Any]) -> str:
         licence=" ".join(_asset("uPlot.LICENSE").split()).replace("--", "- -"),
     )
     return text.encode(errors="backslashreplace").decode()  # JSON has lone surrogates
+
+
+def _sweep(name: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of a sweep of batch sizes and, where it has times, lines of p50 and p99 by
+    throughput in a chart of `_CHART`."""
+    points = sweep["points"]
+    keys = [key for key in _SWEPT if any(point[key] is not None for point in points)]
+    table = [[shown(point[key]) for key in keys] for point in points]
+    timed = [p for p in points if all(isinstance(p[k], float) for k in _AXES)]
+    width, height = _CHART
+    right = max((point["per_second"] for point in timed), default=0.0)
+    top = max((point["p99_ms"] for point in timed), default=0.0)
+    across, up = width / (right or 1.0), height / (top or 1.0)
+    lines = {
+        key: " ".join(
+            f"{p['per_second'] * across:.1f},{height - p[key] * up:.1f}" for p in timed
+        )
+        for key in (_AXES[1:] if timed else ())
+    }
+    ends = {"right": f"{right:.4g}", "top": f"{top:.4g}"}
+    titles = [_SWEPT[key] for key in keys]
+    name = f"{name}, {sweep['name']}"
+    return {"name": name, "titles": titles, "rows": table, "lines": lines, **ends}
 
 
 def _warnings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:

@@ -82,6 +82,8 @@ class RecordedRun:
     """Dotted key -> value of the resolved config."""
     curves: list[Curve] = field(default_factory=list)
     warnings: list[Warned] = field(default_factory=list)
+    sweeps: list[dict[str, Any]] = field(default_factory=list)
+    """What `devrun test --latency --out WORK_DIR/latency.json` found, of each file."""
     problems: list[str] = field(default_factory=list)
 
     def curve(self, name: str, mode: str) -> Curve | None:
@@ -125,6 +127,7 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
     run.config = _config(path, run.problems)
     run.warnings = _warnings(path.glob("*.log"), run.problems)
+    run.sweeps = list(_sweeps(sorted(path.glob("latency*.json")), run.problems))
     return run
 
 
@@ -222,6 +225,26 @@ def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path.name} {reason}: device, versions and times are unknown")
         return {}
     return facts if isinstance(facts, dict) else {}
+
+
+_SWEPT = ("batch", "per_second", "p50_ms", "p99_ms", "graphs", "transfers")
+
+
+def _sweeps(paths: list[Path], problems: list[str]) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        try:
+            with _reading(path) as file:
+                found = json.load(file)["results"]
+            points = [
+                {key: _number(point[key]) for key in _SWEPT}
+                for point in found["latency"]
+            ]
+            how = " (emulated)" if found["emulated"] else ""
+            how += f", through {found['through']}" if found["through"] else ""
+        except (OSError, ValueError, LookupError, TypeError):
+            problems.append(f"{path.name} is no sweep of devrun test --latency")
+            continue
+        yield {"name": f"{found['device']}{how}", "points": points}
 
 
 def _config(path: Path, problems: list[str]) -> dict[str, Any]:
