@@ -56,7 +56,7 @@ class MLPerfLoggerHook(ResultHook):
         self.rule = infer_rule(self.monitor)
         self.benchmark, self.org, self.seed = benchmark, org, seed
         self.best: float | None = None
-        self._began = _milliseconds()
+        self._began = int(time.time() * 1000)
         self._log: Any = None
         self._running = False
         self._samples = 0
@@ -87,13 +87,15 @@ class MLPerfLoggerHook(ResultHook):
 
     def before_train_iter(self, runner: Run) -> None:
         if not self._samples:
-            loader, held = runner.data_loader, evaluated(runner)
-            self._samples = (loader.samples_per_update or 0) * _ranks(runner)
+            loader = runner.data_loader
+            ranks = runner.adapter.data_share[1]
+            self._samples = (loader.samples_per_update or 1) * ranks
             self._event("global_batch_size", self._samples)
             self._event("train_samples", len(loader.dataset))
-            self._event("eval_samples", held)
-        if not self._block:
-            self._begin_block(runner, runner.iter)
+            self._event("eval_samples", _evaluated(runner))
+        if not self._block:  # which ends with the next evaluation
+            self._block = self._place(runner)
+            self._start("block_start", self._block)
 
     def follow(self, runner: Run, value: float) -> None:
         self._event("eval_accuracy", value, {**self._block, "target": self.target})
@@ -135,24 +137,19 @@ class MLPerfLoggerHook(ResultHook):
         if self._block:
             self._end("block_stop", self._block)
         else:
-            self._block = self._place(runner, runner.iter)
+            self._block = self._place(runner)
         self._start("eval_start", self._block)
         yield
         self._end("eval_stop", self._block)
 
-    def _begin_block(self, runner: Run, done: int) -> None:
-        """A block ends with the evaluation after it; its place is where it begins."""
-        self._block = self._place(runner, done)
-        self._start("block_start", self._block)
-
-    def _place(self, runner: Run, updates: int) -> dict[str, Any]:
-        samples = updates * self._samples
-        first = 1 + runner.epoch if runner.state.by_epoch else 1
+    def _place(self, runner: Run) -> dict[str, Any]:
+        """Where in the training a block begins."""
+        number = 1 + runner.epoch if runner.state.by_epoch else 1
         return {
-            "first_epoch_num": first,
-            "epoch_num": first,
+            "first_epoch_num": number,
+            "epoch_num": number,
             "epoch_count": 1,
-            "samples_count": samples,
+            "samples_count": runner.iter * self._samples,
         }
 
     def _stop(self, status: str) -> None:
@@ -172,7 +169,7 @@ class MLPerfLoggerHook(ResultHook):
             self._log.end(key, None, metadata)
 
 
-def evaluated(runner: Run) -> int:
+def _evaluated(runner: Run) -> int:
     """The samples of an evaluation."""
     hooks = [hook for hook in runner.hooks if isinstance(hook, EvalHook)]
     return sum(len(each.dataset) for hook in hooks for each in hook.loaders.values())
@@ -194,11 +191,3 @@ def _hyperparameters(runner: Run) -> dict[str, Any]:
         "gradient_accumulation_steps": policy.accumulate,
     }
     return {key: value for key, value in known.items() if value is not None}
-
-
-def _ranks(runner: Run) -> int:
-    return runner.adapter.data_share[1]
-
-
-def _milliseconds() -> int:
-    return int(time.time() * 1000)

@@ -7,10 +7,10 @@ makes a graph for each bucket and one more, which all other tokens share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Callable, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -251,7 +251,7 @@ def _pick(logits: Tensor, how: Generation, index: int, place: int) -> int:
     return int((logits.double() / how.temperature + noise).argmax())
 
 
-_Pairs = Sequence["tuple[tuple[int, ...], tuple[int, ...]]"]
+_Pairs = Sequence[Tuple[Tuple[int, ...], Tuple[int, ...]]]
 _Text = Callable[[Sequence[int]], str]
 
 
