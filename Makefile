@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-first-hour test-versions test-mojo test-slow test-faults test-corpus test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-first-hour test-versions test-mojo test-xla test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -41,6 +41,10 @@ test-versions:
 # Modular's device and compiler, in an environment of 2.3 GB; kernels are compiled at first.
 test-mojo: build/mojo/.installed
 	build/mojo/bin/python -m pytest tests/mojo -m mojo $(ARGS)
+
+# PyTorch/XLA on its CPU by the plug-in of examples/, in an environment of 7.3 GB.
+test-xla: build/xla/.installed
+	build/xla/bin/python -m pytest tests/xla $(ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -125,6 +129,14 @@ build/mojo/.installed: constraints.txt pyproject.toml
 	$(@D)/bin/python -m pip install --constraint constraints.txt setuptools
 	$(@D)/bin/python -m pip install --constraint constraints.txt --no-build-isolation \
 	    --editable . pytest hypothesis torch-mojo-backend==0.3.1
+	touch $@
+
+build/xla/.installed: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --constraint constraints.txt setuptools wheel
+	$(@D)/bin/python -m pip install torch==2.9.0 torch_xla==2.9.0
+	$(@D)/bin/python -m pip install --no-build-isolation \
+	    --editable ".[demo]" --editable examples/xla_device pytest hypothesis
 	touch $@
 
 # The build back end is pinned too, hence installed first and used without isolation.

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class HostBuffers:
         else:
             memory = torch.empty(tensor.shape, dtype=tensor.dtype)
             if not tensor.is_cpu:
-                memory = memory.pin_memory()
+                with suppress(RuntimeError):  # torch pins memory for few devices
+                    memory = memory.pin_memory()
         self._used.append((kind, memory))
         return memory.copy_(tensor)
 

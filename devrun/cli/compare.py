@@ -90,8 +90,18 @@ def _both(args: argparse.Namespace) -> Any:
     with _loaded(args, *first) as one, _loaded(args, *second) as other:
         from devrun.rehearsal.compare import Trained, compare
 
+        _look_for(devices)
         sides = Trained(one, labels[0]), Trained(other, labels[1])
         return compare(*sides, steps=args.steps or STEPS)
+
+
+def _look_for(devices: tuple[str | None, ...]) -> None:
+    """Show torch all devices: it counts them at the first backward pass."""
+    from devrun.devices.resolve import adapter_class
+
+    for name in devices:
+        if name not in (None, "auto"):
+            adapter_class(name.partition(":")[0].lower()).unavailable_reason()
 
 
 def _record(args: argparse.Namespace) -> int:
