@@ -96,6 +96,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     check_out("--out", args.out, (".json",), "; devrun predict writes the samples'")
     if args.through and args.latency is None:
         raise ConfigError("--through is of --latency; give that too")
+    if args.through:
+        if args.device or args.emulate:
+            raise ConfigError(
+                "--through runs on the CPU: leave --device and --emulate out"
+            )
+        args.device = "cpu"
     if launches(args, session, False):
         return 0
     with opened(args, every_sample=False) as (runner, hook, checkpoint):
@@ -146,11 +152,6 @@ def _sweep_program(
     from devrun.export.programs import SUFFIXES, write_program
     from devrun.rehearsal import latency
 
-    if runner.adapter.name != "cpu":
-        raise ConfigError(
-            f"--through {args.through} runs on the CPU, this run on "
-            f"{runner.adapter.name}: give --device cpu"
-        )
     model, inputs = inference_of(runner.session.step_module, batch)
     with tempfile.TemporaryDirectory(prefix="devrun-latency-") as folder:
         target = Path(folder) / f"model{SUFFIXES[args.through]}"

@@ -78,9 +78,7 @@ def test_the_emulators_count_graphs_and_transfers(device, graphs, swept):
 @pytest.mark.parametrize("form", ["onnx", "aoti"])
 def test_an_exported_model_is_swept_too(form, swept):
     pytest.importorskip("onnxruntime")
-    status, out, err = swept(
-        "--latency", "1", "3", "--through", form, "--device", "cpu"
-    )
+    status, out, err = swept("--latency", "1", "3", "--through", form)
     assert status == 0, err
     assert [row[0] for row in table(out)] == ["1", "3"]
 
@@ -89,11 +87,12 @@ def test_an_exported_model_is_swept_too(form, swept):
     ("words", "what"),
     [
         (("--through", "onnx"), "--through is of --latency"),
-        (("--latency", "0"), "--latency takes sizes of 1 or more, got 0"),
+        (("--latency", "--through", "onnx", "--emulate"), "--through runs on the CPU"),
+        (("--latency", "0", "--device", "cpu"), "takes sizes of 1 or more, got 0"),
     ],
 )
 def test_what_cannot_be_swept_is_one_line(words, what, swept):
-    status, _, err = swept(*words, "--device", "cpu")
+    status, _, err = swept(*words)
     assert status == 2
     assert what in err
 
