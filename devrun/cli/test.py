@@ -146,7 +146,7 @@ def _sweep_program(
     from devrun.export.programs import SUFFIXES, write_program
     from devrun.rehearsal import latency
 
-    if runner.adapter.name != "cpu":
+    if not getattr(runner.adapter, "host_shared", False):
         raise ConfigError(
             f"--through {args.through} runs on the CPU, this run on "
             f"{runner.adapter.name}: give --device cpu"
