@@ -14,7 +14,7 @@ MMCV1 := $(INTEROP)/mmcv1
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
-.PHONY: train test test-interop test-first-hour test-versions test-mojo test-xla test-slow test-faults test-corpus test-gpu outside openmmlab lint types
+.PHONY: train test test-interop test-first-hour test-versions test-mojo test-xla test-cts test-slow test-faults test-corpus test-gpu outside openmmlab lint types
 .PHONY: docs bench bench-gpu clean
 
 train: $(DEMO)
@@ -45,6 +45,13 @@ test-mojo: build/mojo/.installed
 # PyTorch/XLA on its CPU by the plug-in of examples/, in an environment of 7.3 GB.
 test-xla: build/xla/.installed
 	build/xla/bin/python -m pytest tests/xla $(ARGS)
+
+# TorchCTS and PyTorch's OpInfo samples on the emulated Gaudi; the manifest is in build/cts.
+CTS := build/cts
+EMULATED := PYTHONPATH=$(abspath devrun/emulators)
+test-cts: $(CTS)/.installed
+	cd $(CTS) && $(EMULATED) bin/torchcts run --non-interactive $(ARGS)
+	$(EMULATED) $(CTS)/bin/python tests/emulators/habana/opinfo.py
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -137,6 +144,19 @@ build/xla/.installed: constraints.txt pyproject.toml
 	$(@D)/bin/python -m pip install torch==2.9.0 torch_xla==2.9.0
 	$(@D)/bin/python -m pip install --no-build-isolation \
 	    --editable ".[demo]" --editable examples/xla_device pytest hypothesis
+	touch $@
+
+# TorchCTS asks for torch below 2.12.2; it runs on a newer one too.
+$(CTS)/.installed: constraints.txt
+	$(PYTHON) -m venv $(CTS)
+	$(CTS)/bin/python -m pip install --constraint constraints.txt \
+	    torch numpy pytest psutil expecttest "mpmath<2"
+	$(CTS)/bin/python -m pip install --no-deps torchcts==0.4.1
+	cd $(CTS) && bin/torchcts init --template training --non-interactive
+	sed -i -e 's/"device_name": "auto"/"device_name": "hpu"/' \
+	    -e 's/"backend_import": None/"backend_import": "habana_frameworks.torch"/' \
+	    -e 's/"semantic_level": 4/"semantic_level": 2/' -e 's/"max_samples\(.*\)": [0-9]*/"max_samples\1": 2/' \
+	    $(CTS)/manifest.py
 	touch $@
 
 # The build back end is pinned too, hence installed first and used without isolation.
