@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", choices=("train",), help=whole)
     taker = "who takes that; default: onnxruntime"
     add("--for", choices=IMPORTERS, dest="importer", help=taker)
-    add("--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
+    add("-o", "--output", metavar="FILE", help="default: CHECKPOINT.pth beside it")
     averaged = "evaluated: the averaged ones, where an EMAHook kept some"
     averaged += ", as a program has by default"
     add("--weights", choices=WEIGHTS, help=averaged)
@@ -133,6 +133,8 @@ def _export_step(args: argparse.Namespace, source: Path, target: Path) -> int:
     say(f"written: {escape(target, LINE)}, for {importer}; beside it {others}")
     worst = f"largest difference {done.largest_difference:.2g}"
     say(f"{UPDATES} updates in onnxruntime compared with the run's: {worst}")
+    if done.parted:
+        say(f"{done.parted} more parted where a rounding decided, as of a ReLU at 0")
     if done.left_out:
         say(f"not compared: {done.left_out} weights whose gradient is a rounding error")
     for warning in done.warnings:

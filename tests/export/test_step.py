@@ -124,6 +124,21 @@ def test_the_graph_does_the_update_that_pytorch_does(name, trained, export):
         torch.testing.assert_close(found, value, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_rounding_that_decides_a_relu_is_told_from_a_wrong_graph(capsys, tmp_path):
+    """Of 64 images a batch, some value is nearly 0 before a ReLU now and then."""
+    quick = ("--limit-train", "4", "--cfg-options", "runner.max_epochs=1")
+    work_dir = str(tmp_path / "work")
+    config = str(ROOT / "configs" / "digits" / "resnet8_digits.yaml")
+    assert command(capsys, "train", config, "--work-dir", work_dir, *quick)[0] == 0
+    words = ("--step", "train", "--output", str(tmp_path / "step.onnx"))
+    status, _, err = command(capsys, "export", work_dir, *words)
+    assert status == 0, err
+    facts = json.loads((tmp_path / "step.onnx.json").read_text())
+    assert facts["largest_difference"] < 1e-5
+    assert 0 <= facts["updates_parted"] <= facts["updates_compared"]
+
+
 @pytest.mark.parametrize(
     ("kind", "importer", "what"),
     [
