@@ -62,7 +62,7 @@ FLAGS = {
     """,
     "export": """
         --allow-factory --for --format --help --import --mmcv --opset --output
-        --overwrite --step --trust-config --weights -h
+        --overwrite --step --trust-config --weights -h -o
     """,
     "new": """
         --help --like -h
