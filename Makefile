@@ -11,6 +11,7 @@ DEV := $(VENV)/.dev
 DOCS := $(VENV)/.docs
 INTEROP := build/interop
 MMCV1 := $(INTEROP)/mmcv1
+FIRST_HOUR := $(INTEROP)/first-hour
 PACKAGES := $(INTEROP)/packages
 
 .NOTPARALLEL: # two targets may set up the same environment
@@ -29,10 +30,9 @@ test: $(DEV)
 test-interop: $(MMCV1)/.installed $(PACKAGES)/.installed
 	$(PACKAGES)/bin/python tools/interop_tests.py $(MMCV1) $(PACKAGES) -- $(ARGS)
 
-# What five newcomers do first, with the built wheel; the packages bring notebooks, and the
-# peers that it is counted beside.
-test-first-hour: $(PACKAGES)/.installed
-	$(PACKAGES)/bin/python -m pytest -m slow tests/first_hour $(ARGS)
+# What five newcomers do first, with the built wheel, counted beside its peers.
+test-first-hour: $(FIRST_HOUR)/.installed
+	$(FIRST_HOUR)/bin/python -m pytest -m slow tests/first_hour $(ARGS)
 
 # The default tests on other releases of torch: make test-versions RELEASES="2.0.1 2.6.0"
 test-versions:

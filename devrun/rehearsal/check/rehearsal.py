@@ -11,7 +11,12 @@ from typing import Any
 
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
-from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    DevrunError,
+    UnsupportedFeatureError,
+)
 from devrun.probes.hard_wired import HardWired
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, safely
@@ -167,7 +172,7 @@ def _around(
     found = refusal(error, note.seen)
     note.found(found)
     # what this device alone cannot do says nothing of the config
-    own = isinstance(error, UnsupportedFeatureError)
+    own = isinstance(error, (DeviceUnavailableError, UnsupportedFeatureError))
     if found.fix is None and isinstance(error, DevrunError) and not own:
         note.refused(error)
     return found.fix
