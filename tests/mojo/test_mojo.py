@@ -44,7 +44,14 @@ def devrun(tmp_path):
         return subprocess.run(
             [sys.executable, "-m", "devrun", *flags],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+                # its compiler is a program that asks the first python3 for itself
+                "PATH": os.pathsep.join(
+                    [str(Path(sys.executable).parent), os.environ["PATH"]]
+                ),
+            },
             capture_output=True,
             text=True,
         )

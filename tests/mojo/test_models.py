@@ -1,0 +1,80 @@
+"""The shipped models on Modular's device: what it lacks, and that they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.shipped import CASES
+
+pytest.importorskip("torch_mojo_backend", reason="`make test-mojo` installs it")
+pytestmark = pytest.mark.mojo
+HERE = Path(__file__).parent
+TABLE = HERE.parents[1] / "benchmarks" / "MOJO.md"
+FALLBACK = {"type": "mojo", "fallback": "cpu"}
+
+
+@pytest.fixture(params=CASES)
+def devrun(request, tmp_path):
+    """Runs a command on a small one of the shipped models, on that device."""
+    model, data = CASES[request.param]
+    (tmp_path / "text.txt").write_text("all that is gold does not glitter\n" * 20)
+    cfg = {
+        "model": model,
+        "loss": None if request.param == "gpt" else {"type": "CrossEntropyLoss"},
+        "data": {"samples_per_gpu": 4, "train": data, "val": data},
+        "optimizer": {"type": "SGD", "lr": 0.1, "foreach": False},
+        "runner": {"type": "IterBasedRunner", "max_iters": 4},
+        "evaluation": {"interval": 4, "by_epoch": False},
+        "checkpoint_config": {"interval": 4},
+        "log_config": {"interval": 1, "hooks": [{"type": "TextLoggerHook"}]},
+        "seed": 1,
+    }
+
+    def run(command, *words, device=None):
+        text = json.dumps({**cfg, **({"device": device} if device else {})})
+        (tmp_path / "config.json").write_text(text)
+        flags = [command, "config.json", "--import", "soft_targets", *words]
+        # Modular's compiler is a program that asks the first python3 for itself
+        programs = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
+        paths = os.pathsep.join([str(HERE), *sys.path])
+        return subprocess.run(
+            [sys.executable, "-m", "devrun", *flags],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": paths, "PATH": programs},
+            capture_output=True,
+            text=True,
+        )
+
+    run.case = request.param
+    return run
+
+
+def losses(folder):
+    (log,) = folder.glob("*.log.json")
+    rows = map(json.loads, log.read_text().splitlines())
+    return [row["loss"] for row in rows if row.get("mode") == "train"]
+
+
+def test_check_names_all_that_has_no_kernel(devrun):
+    done = devrun("check", "--device", "mojo")
+    assert done.returncode == 11, done.stderr
+    missing = sorted(set(re.findall(r"no kernel: aten::(\w+)", done.stdout)))
+    assert f"\n| {devrun.case} | {', '.join(missing)} |\n" in TABLE.read_text()
+
+
+def test_with_the_host_beside_it_each_has_the_losses_of_the_cpu(devrun, tmp_path):
+    for name, device in (("mojo", FALLBACK), ("cpu", "cpu")):
+        done = devrun("train", "--work-dir", name, device=device)
+        assert done.returncode == 0, done.stderr
+    mine, theirs = losses(tmp_path / "mojo"), losses(tmp_path / "cpu")
+    # float32 sums in another order, and the log has five decimals
+    assert len(mine) == 4 and mine == pytest.approx(theirs, abs=2e-5)
