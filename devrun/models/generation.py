@@ -12,7 +12,6 @@ import inspect
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from devrun.errors import ConfigError
@@ -89,7 +88,8 @@ def generate_step(step: Wrapped, batch: dict[str, Tensor]) -> dict[str, Any]:
             "language model with a cache generates, such as GPT or Hugging Face's"
         )
     logits = logits_of(step.model(input_ids=tokens, **given))
-    at = F.one_hot(batch["last"], tokens.shape[1]).to(logits.dtype)
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    at = (places == batch["last"][:, None]).to(logits.dtype)
     return {
         "loss": None,
         "log_vars": {},
