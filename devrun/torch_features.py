@@ -57,6 +57,14 @@ def has_backend(name: str) -> bool:
     return known is None or bool(known())
 
 
+def name_of_plug_in() -> str | None:
+    """What a plug-in of torch calls its device; None without one, and before 2.1."""
+    if lacks("2.1"):
+        return None
+    name: str = torch._C._get_privateuse1_backend_name()
+    return None if name == "privateuseone" else name
+
+
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """What autocast casts to on this device, inside one; else None."""
     if not lacks("2.4"):

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
 
 ENTRY_POINT_GROUP = "devrun.devices"
-_NO_PLUG_IN = "privateuseone"
-"""What torch calls the device of a plug-in until one says its name."""
 
 _registered: dict[str, Any] = {}
 _auto_rule: list[Callable[[Any], Any]] = []
@@ -208,9 +206,12 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
 
 def _plugged_names() -> list[str]:
     """The name that a plug-in of torch has given its device, if one was imported."""
-    torch: Any = sys.modules.get("torch")
-    named = torch._C._get_privateuse1_backend_name() if torch else _NO_PLUG_IN
-    return [] if named == _NO_PLUG_IN else [named]
+    if "torch" not in sys.modules:
+        return []
+    from devrun.torch_features import name_of_plug_in
+
+    named = name_of_plug_in()
+    return [] if named is None else [named]
 
 
 def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:

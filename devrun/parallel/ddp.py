@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,6 +13,7 @@ from devrun.dist import allreduce_grads
 from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.strategy import Strategy, refuse_combined, share_weights
 from devrun.step import UpdatePolicy
+from devrun.torch_features import name_of_plug_in
 
 _SYNCED = ("cuda", "hpu", "xpu")
 """Devices of torch's SyncBatchNorm, beside that of `torch.utils.rename_privateuse1`."""
@@ -29,8 +29,7 @@ class DDP(Strategy):
     def check(self, policy: UpdatePolicy, model: Any, optimizer: Any) -> None:
         if not self.options.sync_bn:
             return
-        others = torch._C._get_privateuse1_backend_name()
-        if self.device.type not in (*_SYNCED, others):
+        if self.device.type not in (*_SYNCED, name_of_plug_in()):
             raise UnsupportedFeatureError(
                 "parallel: sync_bn needs GPUs: torch's SyncBatchNorm takes no tensors "
                 f"on device {self.device.type!r}; leave it out",
