@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.registry.scanning import let_torchvision_load
 from tests.support.generation import generated, prompts
 
 transformers = pytest.importorskip("transformers")
+let_torchvision_load()  # which transformers imports where it is
 
 SMALL = {"vocab_size": 61, "max_position_embeddings": 40, "eos_token_id": 7}
 WIDTH = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
