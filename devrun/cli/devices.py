@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from devrun.cli.console import say
+from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_import_flag
 from devrun.cli.parser import switch
@@ -101,6 +101,8 @@ def _bench(args: argparse.Namespace) -> int:
     with ExitStack() as undo:
         undo.callback(adapter.teardown)
         adapter.setup(0)
+        if get_dist_info()[0] == 0:
+            complain(f"{adapter.name} is measured, for half a minute or more", "note")
         peaks = measure(adapter)
         if get_dist_info()[0] == 0:
             kept = save(peaks)

@@ -30,7 +30,8 @@ def devices(capsys):
 
 @pytest.mark.slow
 def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
-    status, out, _ = devices("--bench", "--device", "cpu", "--json")
+    status, out, err = devices("--bench", "--device", "cpu", "--json")
+    assert "devrun: note: cpu is measured" in err
     data = json.loads(out)
     assert (status, data["schema"], data["device"]) == (0, "devrun.peaks/2", "cpu")
     for entry in data["measured"]:
