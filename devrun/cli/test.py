@@ -14,6 +14,7 @@ from typing import Any
 
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
+from devrun.cli.export import PROGRAMS
 from devrun.cli.flags import (
     add_config_flags,
     add_device_flags,
@@ -47,7 +48,6 @@ from devrun.text import aligned
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-THROUGH = ("onnx", "pt2", "aoti")
 ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
 """Options by which a loader may leave out samples or read them in another order."""
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = "throughput against latency of batches of these sizes, 1 to 128"
     add("--latency", nargs="*", type=int, metavar="N", help=sizes)
     program = "of --latency: the exported model, in onnxruntime or by AOTInductor"
-    add("--through", choices=THROUGH, help=program)
+    add("--through", choices=PROGRAMS, help=program)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,6 @@ from devrun.files import disk_errors
 from devrun.log.logger import quieted
 from devrun.tensors import tensors_in
 
-IMPORTERS = ("nnfusion", "halo", "onnxruntime")
 UPDATES = 10
 LIMIT = 1e-5
 """Of the difference of a value after them, or of so much of its tensor's largest."""
@@ -70,7 +69,7 @@ def write_step(
     Args:
         session: prepared, with an optimizer that has done an update before.
         batches: of one shape, taken in turn.
-        importer: one of `IMPORTERS`.
+        importer: one of `devrun.export.importers.TABLES`.
         facts: more of what the JSON file has.
 
     Raises:

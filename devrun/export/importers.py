@@ -99,6 +99,10 @@ def _trains(node: Node) -> bool:
 
 _REDUCED = "ReduceSum ReduceMean ReduceL2 Squeeze Unsqueeze"
 _WINDOWS = "AveragePool MaxPool"
+_BOTH: list[tuple[str, Fault, str]] = [
+    ("Softmax LogSoftmax", _not_last, "reduces that axis, not all from it on"),
+    ("Dropout BatchNormalization", _trains, "computes as in evaluation"),
+]
 SILENT: dict[str, list[tuple[str, Fault, str]]] = {
     "nnfusion": [
         (_REDUCED, _by_input, "ignores axes that are an input, and takes all"),
@@ -110,23 +114,13 @@ SILENT: dict[str, list[tuple[str, Fault, str]]] = {
         ("Pad", _by_input, "pads with 0, whatever the value"),
         ("ConvTranspose", _trains, "ignores output_padding and output_shape"),
         ("OneHot", _trains, "makes integers, whatever the type of the values"),
-        (
-            "Softmax LogSoftmax",
-            _not_last,
-            "reduces that axis, not all from it on",
-        ),
-        ("Dropout BatchNormalization", _trains, "computes as in evaluation"),
+        *_BOTH,
     ],
     "halo": [
         ("Pad", _by_input, "ignores paddings that are an input, and copies"),
         ("Slice", _unordered, "pairs bounds with the sorted axes"),
         ("Split", _by_input, "ignores sizes that are an input"),
-        (
-            "Softmax LogSoftmax",
-            _not_last,
-            "reduces that axis, not all from it on",
-        ),
-        ("Dropout BatchNormalization", _trains, "computes as in evaluation"),
+        *_BOTH,
     ],
     "onnxruntime": [],
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from devrun.errors import ConfigError
 from devrun.hooks.early_stopping import ResultHook
-from devrun.hooks.evaluation.best import infer_rule
+from devrun.hooks.evaluation.best import infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
 from devrun.log.mlperf import mllog
 from devrun.parallel.strategy import optimizers_in
@@ -99,9 +99,9 @@ class MLPerfLoggerHook(ResultHook):
 
     def follow(self, runner: Run, value: float) -> None:
         self._event("eval_accuracy", value, {**self._block, "target": self.target})
-        sign = 1 if self.rule == "greater" else -1
-        if self.best is None or sign * value > sign * self.best:
+        if self.best is None or is_better(self.rule, value, self.best):
             self.best = value
+        sign = 1 if self.rule == "greater" else -1
         if sign * value >= sign * self.target and self._running:
             self._stop("success")
             runner.request_stop(f"{self.monitor} {value:.6g} reached {self.target}")

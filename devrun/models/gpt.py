@@ -16,6 +16,16 @@ from devrun.errors import ConfigError
 from devrun.registry import MODELS
 
 
+def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean of `logits` (N, T, vocabulary) at t against `labels` (N, T) at t + 1,
+    of those that are not -100."""
+    return F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(),
+        labels[:, 1:].flatten(),
+        ignore_index=-100,
+    )
+
+
 class CausalAttention(nn.Module):
     """Multi-head self-attention that looks back only."""
 
@@ -160,11 +170,5 @@ class GPT(nn.Module):
         for block in self.h:
             x = block(x, *more)
         logits = F.linear(self.ln_f(x), self.wte.weight)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(
-                logits[:, :-1].flatten(0, 1).float(),
-                labels[:, 1:].flatten(),
-                ignore_index=-100,
-            )
+        loss = None if labels is None else next_token_loss(logits, labels)
         return {"loss": loss, "logits": logits}

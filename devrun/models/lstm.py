@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from devrun.models.gpt import next_token_loss
 from devrun.registry import MODELS
 
 
@@ -50,11 +50,5 @@ class LSTM(nn.Module):
         for layer in self.layers:
             x = self.drop(layer(x)[0])
         logits = self.head(x)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(
-                logits[:, :-1].flatten(0, 1).float(),
-                labels[:, 1:].flatten(),
-                ignore_index=-100,
-            )
+        loss = None if labels is None else next_token_loss(logits, labels)
         return {"loss": loss, "logits": logits}

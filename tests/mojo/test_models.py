@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.mojo.runs import HERE, devrun_in, losses
 from tests.support.shipped import CASES
 
 pytest.importorskip("torch_mojo_backend", reason="`make test-mojo` installs it")
 pytestmark = pytest.mark.mojo
-HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "benchmarks" / "MOJO.md"
 FALLBACK = {"type": "mojo", "fallback": "cpu"}
 
@@ -40,28 +36,10 @@ def devrun(request, tmp_path):
     def run(command, *words, device=None):
         text = json.dumps({**cfg, **({"device": device} if device else {})})
         (tmp_path / "config.json").write_text(text)
-        flags = [command, "config.json", "--import", "soft_targets", *words]
-        # Modular's compiler is a program that asks the first python3 for itself
-        programs = os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ["PATH"]]
-        )
-        paths = os.pathsep.join([str(HERE), *sys.path])
-        return subprocess.run(
-            [sys.executable, "-m", "devrun", *flags],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": paths, "PATH": programs},
-            capture_output=True,
-            text=True,
-        )
+        return devrun_in(tmp_path, command, "config.json", *words)
 
     run.case = request.param
     return run
-
-
-def losses(folder):
-    (log,) = folder.glob("*.log.json")
-    rows = map(json.loads, log.read_text().splitlines())
-    return [row["loss"] for row in rows if row.get("mode") == "train"]
 
 
 def test_check_names_all_that_has_no_kernel(devrun):

@@ -6,18 +6,14 @@ the environment: the first run takes many minutes.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.mojo.runs import devrun_in, losses
+
 pytest.importorskip("torch_mojo_backend", reason="`make test-mojo` installs it")
 pytestmark = pytest.mark.mojo
-HERE = Path(__file__).parent
 CONFIG = """
 model: {type: soft_targets.MODEL}
 loss: {type: CrossEntropyLoss}
@@ -40,29 +36,9 @@ def devrun(tmp_path):
     def run(command, *words, device="cpu", model="MLP"):
         text = CONFIG.replace("DEVICE", device).replace("MODEL", model)
         (tmp_path / "config.yaml").write_text(text)
-        flags = [command, "config.yaml", "--import", "soft_targets", *words]
-        return subprocess.run(
-            [sys.executable, "-m", "devrun", *flags],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
-                # its compiler is a program that asks the first python3 for itself
-                "PATH": os.pathsep.join(
-                    [str(Path(sys.executable).parent), os.environ["PATH"]]
-                ),
-            },
-            capture_output=True,
-            text=True,
-        )
+        return devrun_in(tmp_path, command, "config.yaml", *words)
 
     return run
-
-
-def losses(folder):
-    (log,) = folder.glob("*.log.json")
-    rows = map(json.loads, log.read_text().splitlines())
-    return [row["loss"] for row in rows if row.get("mode") == "train"]
 
 
 FALLBACK = "{type: mojo, fallback: cpu}"
