@@ -15,7 +15,7 @@ from devrun.errors import ConfigError, ConfigTypeError, nearest
 OWNERS = ("auto", "adapter", "hook", "model")
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
-MEAN_OVER = ("targets", "samples")
+MEAN_OVER = ("targets", "labels", "samples")
 SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
@@ -101,7 +101,8 @@ class UpdatePolicy:
     fastest; None takes batches as they come."""
     mean_over: str = "targets"
     """What the loss of several micro-batches, ranks or evaluation batches is the mean
-    over: `targets` that are valid, where they are class numbers, or `samples`."""
+    over: `targets` that are valid, where they are class numbers, `labels` (with those
+    that a causal model shifts out), or `samples`."""
     detect_anomalous_params: bool = False
     """Log the parameters that the loss does not reach."""
     options: Mapping[str, Any] = field(default_factory=dict)

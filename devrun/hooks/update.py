@@ -45,7 +45,8 @@ class OptimizerHook(Hook):
             gradients added up. `auto` finds out what fits and is fastest.
         mean_over: what the loss of an update is the mean over, where it is taken from
             several micro-batches or ranks, and that of an evaluation: the valid
-            `targets` (tokens), or the `samples`.
+            `targets` (tokens), or the `samples`. `labels` divides training losses of
+            causal models by all labels, as transformers before 5.11 does.
         options: what only some devices understand, such as `accum_type` on an IPU.
     """
 
