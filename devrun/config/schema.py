@@ -410,8 +410,8 @@ def check_config(cfg: Any) -> None:
             raise config_error(str(error), place, ("revise_keys",)) from None
     benchmark = tree.get("benchmark")
     if benchmark is not None:
-        path = ("benchmark", "target")
-        check_value(benchmark, "target", benchmark.get("target"), "target", path)
+        found = benchmark.get("target")
+        check_value(benchmark, "target", found, "target", ("benchmark", "target"))
     for key in _FINITE:
         check_finite(tree.get(key), (key,), but=_MAY_BE_INFINITE)
     for key in _NO_NAN:
