@@ -97,8 +97,8 @@ class UpdatePolicy:
     max_rollbacks: int = 3
     """How often a run may go back before it stops."""
     micro_batch: int | str | None = None
-    """Samples of a micro-batch at most, `auto` for what memory has room for and is
-    fastest; None takes batches as they come."""
+    """Samples of a micro-batch at most, `auto` for what memory has room for; None
+    takes batches as they come."""
     mean_over: str = "targets"
     """What the loss of several micro-batches, ranks or evaluation batches is the mean
     over: `targets` that are valid, where they are class numbers, `labels` (with those
