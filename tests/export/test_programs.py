@@ -139,6 +139,24 @@ def test_what_cannot_be_exported_is_one_line_and_no_file(
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("how", "beside"),
+    [
+        (["--format", "onnx"], "model.onnx.json"),
+        (["--step", "train"], "model.onnx.json"),
+        (["--step", "train"], "model.onnx.safetensors"),
+    ],
+)
+def test_what_is_beside_the_file_is_not_written_over(how, beside, trained, export):
+    run = trained(*CASES["mlp"])
+    Path(beside).mkdir()
+    before = sorted(Path().rglob("*"))
+    status, _, err = export(run, *how, "--output", "model.onnx", "--overwrite")
+    assert status == 3
+    assert f"{beside!r} exists; give another --output" in err.splitlines()[-1]
+    assert sorted(Path().rglob("*")) == before
+
+
 @pytest.mark.parametrize("how", [["--format", "onnx"], ["--step", "train"]])
 def test_a_checkpoint_without_its_config_is_refused(how, tmp_path, export):
     model = nn.Linear(2, 2)

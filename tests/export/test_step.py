@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from devrun.export.importers import refused_by
-from devrun.registry import MODELS
+from devrun.hooks import Hook
+from devrun.registry import HOOKS, MODELS
 from tests.docs.blocks import ROOT
 from tests.support.command import command
 from tests.support.shipped import CASES, VECTORS, model_of, output_of, samples
@@ -69,6 +70,23 @@ class Counting(Ours):
 class Dropping(Ours):
     def __init__(self):
         super().__init__(dropout=0.5)
+
+
+@HOOKS.register_module()
+class Halving(Hook):
+    """With another update than the one that is traced."""
+
+    def after_backward(self, runner):
+        for parameter in runner.model.parameters():
+            parameter.grad.mul_(0.5)
+
+
+@HOOKS.register_module()
+class SavingFirst(Hook):
+    """Before an optimizer keeps anything."""
+
+    def before_run(self, runner):
+        runner.save_checkpoint("first")
 
 
 def plain_update(name, state, batch):
@@ -200,6 +218,38 @@ def test_flags_of_another_format_are_refused(words, what, export):
     status, _, err = export("run", *words)
     assert status == 2
     assert what in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "what"),
+    [
+        (
+            {"checkpoint_config": {"interval": 1, "save_optimizer": False}},
+            "run",
+            "has no optimizer state, from which a training step goes on",
+        ),
+        (
+            {"custom_hooks": [{"type": "SavingFirst"}], "optimizer": ADAM},
+            "first/step-00000000",
+            "an optimizer that has done no update",
+        ),
+        (
+            {"custom_hooks": [{"type": "Halving"}]},
+            "run",
+            "Halving.after_backward may change gradients",
+        ),
+    ],
+)
+def test_a_run_whose_update_would_be_another_is_refused(
+    changes, source, what, trained, export
+):
+    trained(*CASES["mlp"], **changes)
+    before = sorted(Path().rglob("*"))
+    status, _, err = export(source, "--step", "train", "--output", "step.onnx")
+    assert status in (2, 3)
+    (line,) = [one for one in err.splitlines() if one.startswith("devrun: error: ")]
+    assert what in line
+    assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize(
