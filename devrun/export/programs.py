@@ -114,8 +114,8 @@ def write_program(
                 worst = max(worst, _difference(what, model(given), theirs))
             described = _described(program, names.inputs)
             if facts is not None:
-                told = {"inputs": described, "outputs": names.outputs, "opset": found}
-                told["largest_difference"] = worst
+                told: dict[str, Any] = {"inputs": described, "outputs": names.outputs}
+                told.update(opset=found, largest_difference=worst)
                 write_json(manifest_of(new), {**facts, **told})
                 os.replace(manifest_of(new), manifest_of(target))
             os.replace(new, target)
