@@ -17,12 +17,12 @@ from devrun.hooks import Hook
 from devrun.registry import HOOKS, MODELS
 from tests.docs.blocks import ROOT
 from tests.support.command import command
-from tests.support.shipped import CASES, VECTORS, model_of, output_of, samples
+from tests.support.shipped import CASES, TEXT, VECTORS, model_of, output_of, samples
 
 SGD = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"type": "AdamW", "lr": 1e-3, "weight_decay": 0.1}
 ADAM = {**ADAMW, "type": "Adam"}
-OPTIMIZERS = {"mlp": SGD, "resnet8": SGD, "vit": ADAMW, "gpt": ADAM}
+OPTIMIZERS = {"mlp": SGD, "resnet8": SGD, "vit": ADAMW, "gpt": ADAM, "lstm": SGD}
 CLIPPED = {"grad_clip": {"max_norm": 0.5}}
 SLOW = pytest.mark.slow
 EACH = [pytest.param(name, marks=[] if name == "mlp" else SLOW) for name in CASES]
@@ -102,7 +102,7 @@ def plain_update(name, state, batch):
             kept["step"] = state["optimizer.step"].clone()
         optimizer.state[value] = kept
     model.train()
-    if name == "gpt":
+    if CASES[name][1] is TEXT:
         loss = model(*batch)["loss"]
     else:
         loss = nn.functional.cross_entropy(output_of(model, batch[0]), batch[1])
@@ -125,9 +125,8 @@ def test_the_graph_does_the_update_that_pytorch_does(name, trained, export):
     assert facts["opset"] == 12
     assert not list(refused_by("halo", onnx.load("step.onnx")))
     state = load_file("step.onnx.safetensors")
-    tokens = samples("gpt", 4)
-    labels = torch.tensor([0, 1, 2, 3])
-    batch = (tokens, tokens) if name == "gpt" else (samples(name, 4), labels)
+    given, labels = samples(name, 4), torch.tensor([0, 1, 2, 3])
+    batch = (given, given if CASES[name][1] is TEXT else labels)
     session = onnxruntime.InferenceSession("step.onnx")
     given = {**state, **dict(zip(facts["batch"], batch, strict=True))}
     values = session.run(None, {name: value.numpy() for name, value in given.items()})
