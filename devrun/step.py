@@ -15,7 +15,7 @@ from devrun.errors import ConfigError, ConfigTypeError, nearest
 OWNERS = ("auto", "adapter", "hook", "model")
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
 NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
-MEAN_OVER = ("targets", "samples")
+MEAN_OVER = ("targets", "labels", "samples")
 SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
@@ -97,11 +97,12 @@ class UpdatePolicy:
     max_rollbacks: int = 3
     """How often a run may go back before it stops."""
     micro_batch: int | str | None = None
-    """Samples of a micro-batch at most, `auto` for what memory has room for and is
-    fastest; None takes batches as they come."""
+    """Samples of a micro-batch at most, `auto` for what memory has room for; None
+    takes batches as they come."""
     mean_over: str = "targets"
     """What the loss of several micro-batches, ranks or evaluation batches is the mean
-    over: `targets` that are valid, where they are class numbers, or `samples`."""
+    over: `targets` that are valid, where they are class numbers, `labels` (with those
+    that a causal model shifts out), or `samples`."""
     detect_anomalous_params: bool = False
     """Log the parameters that the loss does not reach."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -78,6 +78,15 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     return found
 
 
+def autocasts(device_type: str) -> bool:
+    """Whether autocast reaches linear layers there; a plug-in may not bring it."""
+    if device_type != name_of_plug_in():
+        return True
+    registered = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = ("aten::linear", "aten::addmm", "aten::matmul")
+    return any(registered(name, "AutocastPrivateUse1") for name in names)
+
+
 def mark_stepped(optimizer: Any) -> None:
     """Let a scheduler believe that the optimizer has stepped."""
     vars(optimizer).update(_opt_called=True, _step_count=1)  # since 2.4, before it

@@ -31,6 +31,8 @@ REGISTRIES = {
     "policies": registry.LR_SCHEDULERS,
     "runners": registry.RUNNERS,
 }
+_OF_HOOKS = ("hooks", "policies", "lr_config", "momentum_config", "optimizer_config")
+"""Kinds and sections that docs/hooks.md is about."""
 LONGEST = 200
 """Characters of an example."""
 _POLICY = "LrUpdaterHook"
@@ -131,15 +133,19 @@ def explained(word: str) -> str:
     """
     parts = _of_key(word)
     parts += [
-        _of_type(f"{kind}: {word}, of {target.__module__}", target)
+        _of_type(f"{kind}: {word}, of {target.__module__}", target) + _page(kind)
         for kind in REGISTRIES
         if (target := _targets(kind).get(word)) is not None
     ]
     if not parts and "." in word and word.split(".")[0] not in KEYS:
         parts = _of_path(word)
     if not parts:
-        names = [*dict(all_keys()), *(n for kind in REGISTRIES for n in _targets(kind))]
-        hint = nearest(word, names)
+        keys = dict(all_keys())
+        names = [*keys, *(n for kind in REGISTRIES for n in _targets(kind))]
+        outer = word.rpartition(".")[0]
+        argument = outer not in _OF_SECTIONS and _takes_type(keys.get(outer))
+        hint = f"an argument of the type in {outer}? then devrun explain TYPE"
+        hint = hint if argument else nearest(word, names)
         raise UnknownNameError(f"{word!r} is no key and no registered name; {hint}")
     return "\n\n".join(parts)
 
@@ -151,16 +157,28 @@ def _of_key(word: str) -> list[str]:
     if rule is None and argument is None:
         return []
     lines = [word if rule is None else f"{word}: takes {wanted(rule)}"]
-    meaning = meanings().get(re.sub(r"\w+_dataloader\.", "", word))
-    lines += [meaning] if meaning else argument or []
+    text, default = argument or ("", "none")
+    meaning = meanings().get(re.sub(r"\w+_dataloader\.", "", word)) or text
+    lines.append(meaning or f"part of {section}: {meanings().get(section, '')}")
+    lines.append(f"default: {default}")
     if isinstance(rule, Section):
         lines.append(f"keys: {', '.join(rule.keys)}")
     if word in _OF_SECTIONS:
         lines.append(f"its keys are arguments: devrun explain {_OF_SECTIONS[word]}")
-    return ["\n".join([*lines, *_example(word)])]
+    return ["\n".join([*lines, *_example(word)]) + _page(section)]
 
 
-def _argument(section: str, name: str) -> list[str] | None:
+def _takes_type(rule: str | Section | None) -> bool:
+    return rule.open if isinstance(rule, Section) else "dict" in (rule or "")
+
+
+def _page(topic: str) -> str:
+    """Where more is said of a kind, or of a section of a config."""
+    parts = "own-parts" if topic in REGISTRIES else "configs"
+    return f"\npage: docs/{'hooks' if topic in _OF_HOOKS else parts}.md"
+
+
+def _argument(section: str, name: str) -> tuple[str, str] | None:
     """What the class of a section says of an argument, and its default."""
     kind = _OF_SECTIONS.get(section, "")
     target = (registry.RUNNERS if section == "runner" else registry.HOOKS).get(kind)
@@ -168,10 +186,10 @@ def _argument(section: str, name: str) -> list[str] | None:
     if not (target and parameter):
         return None
     default = parameter.default
-    shown = [] if default is parameter.empty else [f"default: {default!r}"]
+    shown = "none" if default is parameter.empty else repr(default)
     pattern = rf"^ +(?:\w+, )*{name}(?:, \w+)*: ((?:.|\n)*?)(?=^ +[\w, ]+: |\n\n|\Z)"
     text = re.search(pattern, inspect.getdoc(target) or "", re.MULTILINE)
-    return [*([joined(text[1])] if text else []), *shown]
+    return joined(text[1]) if text else "", shown
 
 
 def _example(word: str) -> list[str]:

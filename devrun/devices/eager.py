@@ -150,7 +150,8 @@ class EagerAdapter(DeviceAdapter):
         strategy.check(policy, model, optimizer)
         check_compile(self.options, strategy)
         self._policy = policy
-        model.counts_items = model.counts_items and policy.mean_over == "targets"
+        model.counts_items = model.counts_items and policy.mean_over != "samples"
+        model.counts_labels = policy.mean_over == "labels"
         model.optimizer = optimizer = self.placed(model, optimizer)
         if self.device.type != "cpu":
             self._handles.append(bring_inputs(model.module, self.device))

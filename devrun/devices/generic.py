@@ -23,7 +23,7 @@ from devrun.devices.placement import chosen_index
 from devrun.errors import DeviceUnavailableError, DevrunError
 from devrun.step import StepOutput
 from devrun.text import joined
-from devrun.torch_features import lacks
+from devrun.torch_features import autocasts, lacks
 
 if TYPE_CHECKING:
     from devrun.probes.probe import Probes
@@ -76,9 +76,10 @@ class GenericAdapter(EagerAdapter):
     def list_devices(cls) -> Sequence[DeviceInfo]:
         if cls.unavailable_reason() is not None:
             return ()
-        kind = _current_type()
+        kind = _current_type() or "cpu"
+        dtypes = ("fp32", "bf16", "fp16") if autocasts(kind) else ("fp32",)
         return tuple(
-            DeviceInfo(*_name_and_memory(kind, index), ("fp32", "bf16", "fp16"))
+            DeviceInfo(*_name_and_memory(kind, index), dtypes)
             for index in range(torch.accelerator.device_count())
         )
 
@@ -211,8 +212,8 @@ def _current_type() -> str | None:
     return None if current is None else current.type
 
 
-def _name_and_memory(kind: str | None, index: int) -> tuple[str, int | None]:
-    module = getattr(torch, kind or "", None)
+def _name_and_memory(kind: str, index: int) -> tuple[str, int | None]:
+    module = getattr(torch, kind, None)
     read = getattr(module, "get_device_properties", None)
     properties = None if read is None else read(index)
     name = getattr(properties, "name", None) or f"{kind}:{index}"

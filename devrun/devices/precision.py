@@ -13,7 +13,7 @@ from torch import Tensor
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import UpdatePolicy
-from devrun.torch_features import GradScaler, needs
+from devrun.torch_features import GradScaler, autocasts, needs
 
 AUTOCAST_DTYPES: Mapping[str, torch.dtype | None] = {
     "fp32": None,
@@ -35,7 +35,8 @@ def autocast_for(
     """The context of a forward pass, enterable again and again; None for fp32.
 
     Raises:
-        UnsupportedFeatureError: a precision that is not one of `AUTOCAST_DTYPES`.
+        UnsupportedFeatureError: a precision that is not one of `AUTOCAST_DTYPES`, or
+            autocast changes nothing on the device.
     """
     if precision not in AUTOCAST_DTYPES:
         raise UnsupportedFeatureError(
@@ -48,6 +49,12 @@ def autocast_for(
         return None
     if device_type == "cpu" and dtype is torch.float16:
         needs("2.3", "precision 'fp16' on a CPU", "precision")
+    if not autocasts(device_type):
+        raise UnsupportedFeatureError(
+            f"precision {precision!r} would change nothing on device {device_type!r}, "
+            "whose plug-in has no autocast for linear layers; use fp32",
+            key="precision",
+        )
     return torch.autocast(device_type, dtype=dtype)
 
 

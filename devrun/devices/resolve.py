@@ -124,6 +124,8 @@ def set_environment(*, fast: bool = False) -> None:
 
 def available_devices() -> list[DeviceRow]:
     """A row for every known name, the usable ones first."""
+    import torch  # noqa: F401 - with its plug-ins, one of which may name a device
+
     rows = [_row(name) for name in device_names()]
     return sorted(rows, key=lambda row: (not row.available, row.name))
 

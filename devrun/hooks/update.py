@@ -42,10 +42,11 @@ class OptimizerHook(Hook):
             a dict of `action`, `window`, `threshold` and `least`; None looks for none.
         max_rollbacks: how often a run may go back before it stops.
         micro_batch: samples of a micro-batch at most: batches are divided and their
-            gradients added up. `auto` finds out what fits and is fastest.
+            gradients added up. `auto` halves them until they fit into memory.
         mean_over: what the loss of an update is the mean over, where it is taken from
             several micro-batches or ranks, and that of an evaluation: the valid
-            `targets` (tokens), or the `samples`.
+            `targets` (tokens), or the `samples`. `labels` divides training losses of
+            causal models by all labels, as transformers before 5.11 does.
         options: what only some devices understand, such as `accum_type` on an IPU.
     """
 

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -50,6 +51,7 @@ class Wrapped(Protocol):
     call_loss: Any
     tensor_loss: bool
     counts_items: bool
+    counts_labels: bool
     shifts_labels: bool
     batch_processor: Any
     optimizer: Any
@@ -172,10 +174,11 @@ def _binds(step: Wrapped, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def num_items(step: Wrapped, targets: Any) -> Tensor | None:
+def num_items(step: Wrapped, targets: Any, first: bool = False) -> Tensor | None:
     """Targets that count in the loss, a 0-d tensor beside them; no host sync.
 
-    With class weights, the sum of theirs, by which torch's losses divide. None where
+    With class weights, the sum of theirs, by which torch's losses divide. The first of
+    each row, which a causal model predicts by none, counts by `first` only. None where
     the loss is not known to be a mean over targets: they are no class numbers, the
     loss has another `reduction`, or the step says that samples count.
     """
@@ -184,7 +187,7 @@ def num_items(step: Wrapped, targets: Any) -> Tensor | None:
     loss: Any = step.loss
     if getattr(loss, "reduction", "mean") != "mean":
         return None
-    if step.shifts_labels:
+    if step.shifts_labels and not first:
         targets = targets[..., 1:]
     valid: Tensor = targets != getattr(loss, "ignore_index", IGNORED)
     weight = getattr(loss, "weight", None)
@@ -198,10 +201,18 @@ def num_items(step: Wrapped, targets: Any) -> Tensor | None:
 def items_in(step: Wrapped, batch: Any) -> Tensor | None:
     """`num_items` of a batch that has not been through the model yet."""
     if isinstance(batch, Mapping):
-        return num_items(step, target_in(batch))
+        return num_items(step, target_in(batch), step.counts_labels)
     if step.loss is not None and isinstance(batch, (tuple, list)) and len(batch) > 1:
         return num_items(step, batch[-1])
     return None
+
+
+def over_labels(step: Wrapped, loss: Tensor, labels: Any) -> Tensor:
+    """A causal model's mean over its targets as their sum / the number of labels."""
+    targets, every = num_items(step, labels), num_items(step, labels, first=True)
+    if targets is None or every is None:
+        return loss
+    return torch.where(targets > 0, loss, 0.0) * (targets / every.clamp(min=1))
 
 
 def is_classes(targets: Any) -> bool:

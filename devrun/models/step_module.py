@@ -99,6 +99,8 @@ class StepModule(nn.Module):
     but `log_vars` may lack the loss. For loops that count every microsecond."""
     counts_items: bool
     """Whether the loss is a mean over targets; False where a `train_step` makes it."""
+    counts_labels: bool
+    """Whether that is over the labels, with those that a causal model shifts out."""
     may_update: bool
     """Whether a step may do the update itself, as a `train_step` of MMCV's may."""
     stacked: Callable[[Any, str], Any] | None = None
@@ -161,6 +163,7 @@ class StepModule(nn.Module):
             self.run = self_loss_step if loss is None else separate_loss_step
         self.may_update = own or batch_processor is not None
         self.counts_items = not self.may_update and contract is None
+        self.counts_labels = False
 
     def train(self, mode: bool = True) -> StepModule:
         super().train(mode)

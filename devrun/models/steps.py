@@ -22,6 +22,7 @@ from devrun.models.calls import (
     call_whole,
     layout,
     num_items,
+    over_labels,
     shifted,
     target_in,
 )
@@ -93,6 +94,8 @@ def self_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
         result = _result(None, {}, batch, logits_of(output))
     else:
         loss = _scalar(step, fields["loss"], "the loss of its output")
+        if mode == "train" and step.counts_labels:
+            loss = over_labels(step, loss, target_in(batch))
         log_vars = {"loss": loss.detach()}
         for name, value in fields.items():
             if isinstance(value, Tensor) and value.dim() == 0 and name != "loss":

@@ -73,10 +73,11 @@ def test_own_modules_are_listed_and_explained(devrun, tmp_path, monkeypatch):
             "takes an integer of at least 1.*make one",
         ),
         ("evaluation.save_best", "best checkpoint.*default: None.*example: .*accuracy"),
+        ("runner.max_time", "part of runner: .*2h stops.*default: none.*page: docs/"),
         ("data.train_dataloader.shuffle", "true or false.*true for training"),
         ("checkpoint_config", "keys: .*max_keep_ckpts.*devrun explain CheckpointHook"),
         ("MLP", r"models: MLP, of devrun.*in_features: int"),
-        ("Step", r"policies: Step.*each milestone"),
+        ("Step", r"policies: Step.*each milestone.*page: docs/hooks.md"),
         ("torch.nn.Linear", r"models: torch.nn.Linear.*in_features"),
     ],
 )
@@ -86,7 +87,7 @@ def test_a_key_and_a_type_are_explained(devrun, word, lines):
     assert re.search(lines, out, re.DOTALL)
 
 
-@pytest.mark.parametrize("word", ["evaluation.save_bets", "ResNett", "os.system"])
+@pytest.mark.parametrize("word", ["evaluation.save_bets", "optimizer.lr", "os.system"])
 def test_what_is_nowhere_is_one_line(devrun, word):
     status, _, err = devrun("explain", word)
     assert status == 2

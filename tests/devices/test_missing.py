@@ -109,6 +109,19 @@ def test_a_plugged_in_device_is_known_by_its_name(tmp_path):
     assert "the plug-in that brings 'plugged' finds none" in done.stderr
 
 
+def test_a_low_precision_that_a_plug_in_would_ignore_is_refused(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\ntorch.utils.rename_privateuse1_backend('plugged')\n"
+        "from devrun.devices.precision import autocast_for\n"
+        "print(autocast_for('fp32', 'plugged'))\nautocast_for('bf16', 'plugged')\n"
+    )
+    done = zygote.run([program], cwd=tmp_path)
+    assert done.stdout == "None\n"
+    said = "precision 'bf16' would change nothing on device 'plugged'"
+    assert said in done.stderr
+
+
 def test_a_fallback_is_the_cpu_or_none():
     with pytest.raises(ConfigError, match="fallback' of device 'mps' must be 'cpu'"):
         MPSAdapter.from_config({"fallback": "cuda"})

@@ -152,3 +152,25 @@ def test_the_log_weighs_each_loss_by_its_tokens():
     assert found == pytest.approx(float(expected), rel=1e-5)
     assert runner.log_buffer.mean_count() == 2  # the throughput is in samples
     runner.close()
+
+
+def test_by_option_all_labels_of_a_causal_model_divide():
+    """As transformers' Trainer did before 5.11: num_items_in_batch of all labels."""
+    pieces = [collated(sequences()[:1]), collated(sequences()[1:])]
+    pieces[0]["labels"][:, 1:] = -100  # a micro-batch of a label, but no target
+    run = Prepared(gpt(), loss=None, accumulate=2, mean_over="labels")
+    outputs = run.step(MicroBatches(pieces))
+    model = gpt().train()
+    theirs = torch.optim.SGD(model.parameters(), lr=0.1)
+    num_items_in_batch = sum(piece["labels"].ne(-100).sum() for piece in pieces)
+    total = 0.0
+    for piece in pieces:
+        logits = model(piece["input_ids"])["logits"][:, :-1].flatten(0, 1)
+        targets = piece["labels"][:, 1:].flatten()
+        loss = F.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch
+        loss.backward()
+        total += float(loss.detach())
+    theirs.step()
+    assert float(outputs.loss) == pytest.approx(total, rel=1e-5)
+    assert float(outputs["num_items"]) == float(num_items_in_batch)
+    assert_near(weights(run.module), weights(model))
