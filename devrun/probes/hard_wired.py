@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, distributed, nn
+from torch._utils import _get_available_device_type
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
@@ -146,8 +147,7 @@ class Substitutes(TorchFunctionMode):
         replace(torch, "Generator", self._generator())
         replace(torch, "load", self._loaded())
         replace(distributed, "init_process_group", self._grouped())
-        if self._device != "cpu":  # of which torch takes one for several GPUs
-            replace(nn.DataParallel, "__init__", self._alone())
+        replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
             replace(torch.cuda, "device_count", self._asked(1))
@@ -258,11 +258,14 @@ class Substitutes(TorchFunctionMode):
 
         return begin
 
-    def _alone(self) -> Callable[..., None]:
-        def begin(self_: Any, module: Any, *_: Any, dim: int = 0, **__: Any) -> None:
+    def _alone(self, init: Any) -> Callable[..., None]:
+        def begin(self_: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+            if _get_available_device_type() is None:  # torch uses the host alone
+                init(self_, module, *args, **kwargs)
+                return
             self._tell("nn.DataParallel", "DataParallel")
             nn.Module.__init__(self_)
-            self_.module, self_.device_ids, self_.dim = module, [], dim
+            self_.module, self_.device_ids = module, []
 
         return begin
 
