@@ -6,14 +6,13 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, distributed, nn
-from torch._utils import _get_available_device_type
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
@@ -260,12 +259,12 @@ class Substitutes(TorchFunctionMode):
 
     def _alone(self, init: Any) -> Callable[..., None]:
         def begin(self_: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-            if _get_available_device_type() is None:  # torch uses the host alone
+            with suppress(Exception):  # on an emulated device it needs more
                 init(self_, module, *args, **kwargs)
-                return
-            self._tell("nn.DataParallel", "DataParallel")
-            nn.Module.__init__(self_)
-            self_.module, self_.device_ids = module, []
+            if getattr(self_, "device_ids", True):  # else torch uses the host alone
+                self._tell("nn.DataParallel", "DataParallel")
+                nn.Module.__init__(self_)
+                self_.module, self_.device_ids = module, []
 
         return begin
 
