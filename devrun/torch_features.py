@@ -78,7 +78,7 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
 
 
 def autocasts(device_type: str) -> bool:
-    """Whether autocast casts linear layers there; a plug-in may bring no such rule."""
+    """Whether autocast reaches linear layers there; a plug-in may not bring it."""
     if device_type != name_of_plug_in():
         return True
     registered = torch._C._dispatch_has_kernel_for_dispatch_key

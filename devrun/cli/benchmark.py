@@ -24,21 +24,25 @@ def benchmark(args: argparse.Namespace, words: Sequence[str], cfg: Any) -> int:
     """Train with one seed after the other, and say the mean time to the target.
 
     Raises:
-        ConfigError: the processes of one run were started already, or more than one
-            run did not reach the target.
+        ConfigError: a key that no run could use, the processes of one run were started
+            already, or more than one run did not reach the target.
     """
+    from devrun.hooks.mlperf import MLPerfLoggerHook
+
     section = cfg["benchmark"]
     if launched():
         raise ConfigError(
             "benchmark.runs starts each run itself: give --num-devices in place of a "
             "launcher, or benchmark.runs=1"
         )
+    MLPerfLoggerHook(**{key: v for key, v in section.items() if key != "runs"})
     first = int(cfg.get("seed") or 0)
     seeds = [{"seed": first + number} for number in range(section["runs"])]
     folder = args.work_dir or f"{DEFAULT_ROOT}/{Path(args.config).stem}-benchmark"
     flags = ("--seed", "--work-dir")
+    once = {"benchmark.runs": 1}
     folders, status = run_each(
-        cfg, words, user_path(folder), seeds, 1, flags, **{"benchmark.runs": 1}
+        cfg, words, user_path(folder), seeds, 1, flags, True, **once
     )
     if status:
         return status

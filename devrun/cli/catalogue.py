@@ -140,11 +140,10 @@ def explained(word: str) -> str:
     if not parts and "." in word and word.split(".")[0] not in KEYS:
         parts = _of_path(word)
     if not parts:
-        names = [*dict(all_keys()), *(n for kind in REGISTRIES for n in _targets(kind))]
+        keys = dict(all_keys())
+        names = [*keys, *(n for kind in REGISTRIES for n in _targets(kind))]
         outer = word.rpartition(".")[0]
-        argument = outer not in _OF_SECTIONS and _takes_type(
-            dict(all_keys()).get(outer)
-        )
+        argument = outer not in _OF_SECTIONS and _takes_type(keys.get(outer))
         hint = f"an argument of the type in {outer}? then devrun explain TYPE"
         hint = hint if argument else nearest(word, names)
         raise UnknownNameError(f"{word!r} is no key and no registered name; {hint}")

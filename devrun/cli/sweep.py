@@ -59,12 +59,14 @@ def run_each(
     combinations: Sequence[dict[str, Any]],
     jobs: int,
     left_out: Sequence[str] = ("--sweep", "--jobs"),
+    all_needed: bool = False,
     **more: Any,
 ) -> tuple[list[Path], int]:
     """The folders of runs with other options each, and the first status that is not 0.
 
     Args:
         words: of the command, from which the flags `left_out` are taken.
+        all_needed: begin none after one that failed.
         more: options of all of them, which name no folder.
     """
     runs: dict[Path, list[str]] = {}
@@ -75,7 +77,7 @@ def run_each(
         folder = root / _name(options)
         own = _own(folder, {**options, **more})
         runs[folder] = [*_without(words, left_out), *own]
-    statuses = _run_all(runs, jobs)
+    statuses = _run_all(runs, jobs, all_needed)
     return list(runs), next((status for status in statuses.values() if status), 0)
 
 
@@ -103,7 +105,9 @@ def _without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _run_all(runs: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
+def _run_all(
+    runs: dict[Path, list[str]], jobs: int, all_needed: bool
+) -> dict[Path, int]:
     """The status of each run; after a signal, which all are given, no more is begun."""
     waiting = list(runs)
     ended: dict[Path, int] = {}
@@ -126,6 +130,8 @@ def _run_all(runs: dict[Path, list[str]], jobs: int) -> dict[Path, int]:
                 ended[folder] = running.pop(folder).returncode
                 count = f"{len(ended)} of {len(runs)}"
                 say(f"{folder.name}: status {ended[folder]} ({count})")
+            if all_needed and any(ended.values()):
+                waiting.clear()
             for process in list(running.values())[:1]:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_PAUSE)

@@ -39,6 +39,12 @@ _FORMS: dict[str, dict[str, Any]] = {
     "list": {"type": ["array", "object"]},  # {_append_: [...]}, {_merge_: [...]}
     "dict": {"type": "object"},
     "any": {},
+    "target": {
+        "type": "object",
+        "additionalProperties": {"type": "number"},
+        "minProperties": 1,
+        "maxProperties": 1,
+    },
     "workflow": {"type": "array", "items": {"type": "array"}},
 }
 """Kind of a value -> its JSON schema."""

@@ -261,7 +261,13 @@ KEYS: dict[str, str | Section] = {
     "timer_config": "dict?",
     "watchdog": Section({"timeout": "number", "first_timeout": "number?"}),
     "benchmark": Section(
-        {"target": "dict", "runs": "count", "benchmark": "text", "org": "text"}
+        {
+            "target": "target",
+            "rule": "text",
+            "runs": "count",
+            "benchmark": "text",
+            "org": "text",
+        }
     ),
     # where it runs
     "device": "text|dict?",
@@ -322,6 +328,11 @@ def _is_workflow(value: Any) -> bool:
     )
 
 
+def _is_target(value: Any) -> bool:
+    one = isinstance(value, dict) and len(value) == 1
+    return one and all(is_finite(number) for number in value.values())
+
+
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("text", lambda value: isinstance(value, str)),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
@@ -345,6 +356,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "number": ("a finite number", is_finite),
     "positive": ("a number above 0", lambda v: is_number(v) and v > 0),
     "list": ("a list", lambda value: isinstance(value, (list, tuple))),
+    "target": ("one result and its number, as {accuracy: 0.99}", _is_target),
     "dict": ("a dict", lambda value: isinstance(value, dict)),
     "any": ("anything", lambda value: True),
     "workflow": (
@@ -386,8 +398,8 @@ def check_config(cfg: Any) -> None:
             if key in (others := _device_keys(FACTS)):  # of another package's device
                 check_value(tree, key, value, others[key], path)
                 continue
-            if key in _LOADER:
-                reason = "unknown key; it belongs to the section data"
+            if owners := sections_with(key):
+                reason = f"unknown key; it belongs to the section {' or '.join(owners)}"
                 raise config_error(reason, origin_of(tree, key), path)
             _unknown(tree, key, KEYS, path, " (or remove it)")
     if tree.get("revise_keys") is not None:
@@ -396,11 +408,21 @@ def check_config(cfg: Any) -> None:
         except ValueError as error:
             place = origin_of(tree, "revise_keys")
             raise config_error(str(error), place, ("revise_keys",)) from None
+    benchmark = tree.get("benchmark")
+    if benchmark is not None:
+        found = benchmark.get("target")
+        check_value(benchmark, "target", found, "target", ("benchmark", "target"))
     for key in _FINITE:
         check_finite(tree.get(key), (key,), but=_MAY_BE_INFINITE)
     for key in _NO_NAN:
         check_finite(tree.get(key), (key,), infinite=True)
     _refuse_masked(tree, ())
+
+
+def sections_with(name: Any) -> list[str]:
+    """The sections of a config that have a key of this name."""
+    sections = [(at, rule) for at, rule in KEYS.items() if isinstance(rule, Section)]
+    return [at for at, rule in sections if name in rule.keys]
 
 
 def unused(cfg: Any) -> list[str]:

@@ -12,7 +12,11 @@ from devrun.data.datasets.images import (
 )
 from devrun.data.datasets.synthetic import SyntheticClassification, SyntheticImages
 from devrun.data.datasets.text import TextCorpus, TextParagraphs
-from devrun.data.datasets.wrappers import ConcatDataset, RepeatDataset
+from devrun.data.datasets.wrappers import (
+    ConcatDataset,
+    ReloadedDataset,
+    RepeatDataset,
+)
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.data.transforms import build_pipeline
@@ -30,6 +34,7 @@ __all__ = [
     "ImageFolder",
     "LoaderSpec",
     "PreparedLoader",
+    "ReloadedDataset",
     "RepeatDataset",
     "SyntheticClassification",
     "SyntheticImages",

@@ -16,7 +16,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.early_stopping import ResultHook
 from devrun.hooks.evaluation.best import infer_rule, is_better
 from devrun.hooks.evaluation.hook import EvalHook
-from devrun.log.mlperf import mllog
+from devrun.log.mlperf import logger_type, mllog
 from devrun.parallel.strategy import optimizers_in
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -33,6 +33,7 @@ class MLPerfLoggerHook(ResultHook):
 
     Args:
         target: a result of the evaluation and its value, `{accuracy: 0.99}`.
+        rule: `greater` or `less`; inferred from the name if not given.
         benchmark: one of MLPerf's, whose rules the log is for.
         org: who trains.
         seed: to log; the key `benchmark` gives the run's.
@@ -44,6 +45,7 @@ class MLPerfLoggerHook(ResultHook):
     def __init__(
         self,
         target: Mapping[str, float],
+        rule: str | None = None,
         benchmark: str = "resnet",
         org: str = UNOFFICIAL,
         seed: int | None = None,
@@ -53,19 +55,25 @@ class MLPerfLoggerHook(ResultHook):
                 "target", f"must be one result such as {{accuracy: 0.99}}, got {target}"
             )
         ((self.monitor, self.target),) = target.items()
-        self.rule = infer_rule(self.monitor)
+        self.rule = infer_rule(self.monitor, rule)
         self.benchmark, self.org, self.seed = benchmark, org, seed
         self.best: float | None = None
         self._began = int(time.time() * 1000)
+        self._logger_type = logger_type()
         self._log: Any = None
         self._running = False
         self._samples = 0
         self._block: dict[str, Any] = {}
 
     def before_run(self, runner: Run) -> None:
+        if not any(isinstance(hook, EvalHook) for hook in runner.hooks):
+            raise ConfigError(
+                f"the target {self.monitor} {self.target} is of an evaluation, and "
+                "this run has none: give it data.val, and leave --no-validate out"
+            )
         if runner.rank == 0 and runner.work_dir is not None:
             path = Path(runner.work_dir) / f"{runner.timestamp}{SUFFIX}"
-            self._log = mllog(path)
+            self._log = mllog(self._logger_type, path)
         device = runner.adapter.name + " (emulated)" * runner.adapter.emulated
         self._event("cache_clear", True)
         self._start("init_start", time_ms=self._began)

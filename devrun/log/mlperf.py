@@ -9,8 +9,8 @@ from typing import Any
 from devrun.errors import ConfigError
 
 
-def mllog(path: Path) -> Any:
-    """The package's `MLLogger`, writing to `path` alone.
+def logger_type() -> Any:
+    """The package's `MLLogger`.
 
     Raises:
         ConfigError: the package is not here.
@@ -22,8 +22,13 @@ def mllog(path: Path) -> Any:
             "a benchmark is logged by the package mlperf-logging: "
             "pip install mlperf-logging"
         ) from None
+    return MLLogger
+
+
+def mllog(kind: Any, path: Path) -> Any:
+    """Such a logger, writing to `path` alone."""
     logger = logging.Logger(str(path), logging.INFO)
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
-    return MLLogger(logger)
+    return kind(logger)

@@ -37,7 +37,7 @@ from devrun.errors import (
 from devrun.models.finite import not_finite
 from devrun.peers import lost_peer
 from devrun.runners.agreement import check_data, check_run
-from devrun.runners.arguments import length
+from devrun.runners.arguments import describe_loader, length
 from devrun.runners.checkpointer import WholeRun
 from devrun.runners.helpers import get_host_info
 from devrun.runners.workflow import IterLoader, Workflow, check_phases
@@ -350,7 +350,7 @@ def _explained(run: WholeRun, error: BaseException) -> BaseException | None:
 
 
 def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> list[str]:
-    """The lines a run begins with: device, model and schedule.
+    """The lines a run begins with: device, model, data and schedule.
 
     `loaders` are the prepared ones, one for each phase of `workflow`.
     """
@@ -358,13 +358,16 @@ def _first_lines(runner: WholeRun, workflow: Iterable[Any], loaders: Any) -> lis
     trains = (one for one, (mode, _) in zip(loaders, flow) if mode != "val")
     size = next((one.samples_per_update for one in trains), None)
     kind = f"{runner.adapter.name}{' (emulated)' * runner.adapter.emulated}"
+    read = [one.loader if one.dataset is None else one for one in loaders]
+    phases = f"; workflow {flow}" if len(flow) > 1 else ""
+    data = [f"{mode} {describe_loader(one)}" for one, (mode, _) in zip(read, flow)]
     ranks = "" if runner.world_size == 1 else f" x {runner.world_size} processes"
     return [
         f"run: {type(runner).__name__} on {kind}{ranks}, host {get_host_info()}, "
         f"work_dir: {runner.work_dir or 'none, nothing is written'}",
         f"model: {runner.model_name}, {parameters_of(runner.model)}",
         f"schedule: max_epochs {runner.max_epochs}, max_iters {runner.max_iters}, "
-        f"samples an update: {size}; workflow {flow}",
+        f"samples an update: {size}{phases}; data: {', '.join(data)}",
     ]
 
 

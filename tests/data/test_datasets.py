@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from devrun.data import (
     CIFAR10,
@@ -22,6 +25,7 @@ from devrun.data import (
 )
 from devrun.data.facts import check_labels
 from devrun.errors import ConfigError, DataError
+from tests.data.helpers import prepared, read
 
 RNG = np.random.default_rng(0)
 
@@ -209,6 +213,27 @@ class TestSynthetic:
         assert torch.equal(nearest, dataset.targets)
 
 
+class Drawn(Dataset[Tensor]):
+    """Samples that its constructor draws."""
+
+    def __init__(self) -> None:
+        self.samples = torch.randn(8)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.samples[index]
+
+
+class Grown(Drawn):
+    built = 1
+
+    def __init__(self) -> None:
+        Grown.built += 1
+        self.samples = torch.zeros(Grown.built)
+
+
 class TestWrappers:
     CFG = {"type": "SyntheticClassification", "num_samples": 4, "num_classes": 3}
 
@@ -220,6 +245,23 @@ class TestWrappers:
         assert torch.equal(dataset[5][0], dataset[1][0])
         assert dataset.targets.tolist() == [0, 1, 2, 0] * 3
         assert dataset.num_classes == 3
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_it_is_built_again_also_in_a_resumed_run(self, workers: int) -> None:
+        def loader() -> Any:
+            inner = {"type": f"{__name__}.Drawn"}
+            made = {"type": "ReloadedDataset", "interval": 2, "dataset": inner}
+            return prepared(build_dataset(made), num_workers=workers)
+
+        whole = loader()
+        epochs = [torch.cat(read(whole, epoch)).tolist() for epoch in range(4)]
+        assert epochs[0] == epochs[1] != epochs[2] == epochs[3]
+        assert torch.cat(read(loader(), 3, 1)).tolist() == epochs[3][4:]
+
+    def test_one_of_another_length_is_refused(self) -> None:
+        grown = {"type": "ReloadedDataset", "dataset": {"type": f"{__name__}.Grown"}}
+        with pytest.raises(DataError, match=r"epoch 2, Grown has 3 samples instead of"):
+            build_dataset(grown).set_epoch(1)
 
     def test_a_list_is_one_after_the_other(self) -> None:
         other = {**self.CFG, "seed": 1, "num_samples": 2}

@@ -23,9 +23,8 @@ def test_the_summary_counts_parameters_updates_and_samples():
     text = "\n".join(lines.messages)
     assert "run: EpochBasedRunner on cpu, host " in text
     assert "model: Sequential, 42 parameters (18 trainable)" in text
-    assert (
-        "schedule: max_epochs 2, max_iters 4, samples an update: 6; workflow"
-    ) in text
+    schedule = "schedule: max_epochs 2, max_iters 4, samples an update: 6; "
+    assert f"{schedule}data: train TensorDataset with 12 samples" in text
     assert len(text.splitlines()) < 12
 
 

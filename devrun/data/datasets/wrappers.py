@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import Dataset
 
+from devrun.data import rng
 from devrun.data.transforms import with_pipeline
 from devrun.errors import ConfigError, ConfigTypeError, DataError
 from devrun.registry import DATASETS
@@ -62,8 +63,19 @@ def built(dataset: Any, default_args: Mapping[str, Any] | None = None) -> Any:
     return dataset
 
 
+class _Around(Dataset[Any]):
+    """What it lacks is that of the `dataset` inside."""
+
+    dataset: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "dataset" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
 @DATASETS.register_module()
-class RepeatDataset(Dataset[Any]):
+class RepeatDataset(_Around):
     """`dataset` `times` over: fewer, longer epochs. What it lacks is the inner's."""
 
     def __init__(self, dataset: Any, times: int) -> None:
@@ -85,10 +97,43 @@ class RepeatDataset(Dataset[Any]):
     def lengths(self) -> torch.Tensor:
         return torch.as_tensor(self.dataset.lengths).repeat(self.times)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "dataset" not in vars(self):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
+
+@DATASETS.register_module()
+class ReloadedDataset(_Around):
+    """`dataset`, a config, built again every `interval` epochs, as long as before.
+
+    What its constructor draws depends on (seed, epoch) alone, as a resume needs it.
+    """
+
+    def __init__(self, dataset: Any, interval: int = 1, seed: int = 0) -> None:
+        if not isinstance(dataset, dict):
+            raise ConfigTypeError.of("dataset", f"must be a config, got {dataset!r}")
+        if interval < 1:
+            raise ConfigError.of("interval", f"must be at least 1, got {interval}")
+        self.config, self.interval, self.seed = dataset, interval, seed
+        self._epoch = -1
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        epoch -= epoch % self.interval
+        if epoch == self._epoch:
+            return
+        with rng.preserved():
+            rng.reseed(rng.mix(self.seed, epoch, 0))
+            made = built(self.config)
+        before = len(self.dataset if self._epoch >= 0 else made)
+        if len(made) != before:
+            raise DataError(
+                f"built again for epoch {epoch + 1}, {type(made).__name__} has "
+                f"{len(made)} samples instead of {before}; give it a fixed length"
+            )
+        self.dataset, self._epoch = made, epoch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
 
 
 @DATASETS.register_module()
