@@ -65,10 +65,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
         raise CheckpointError(
             f"--output {str(target)!r} must end in {suffix}, by which others know it"
         )
-    if target.exists() and not args.overwrite:
-        raise CheckpointError(
-            f"{str(target)!r} exists; give --overwrite or another --output"
-        )
+    for file in _written(args, target):
+        if file.is_dir() or (file.exists() and not args.overwrite):
+            replace = "" if file.is_dir() else "--overwrite or "
+            raise CheckpointError(
+                f"{str(file)!r} exists; give {replace}another --output"
+            )
     if args.step:
         return _export_step(args, source, target)
     if args.format in PROGRAMS:
@@ -83,6 +85,14 @@ def run(args: argparse.Namespace, session: Session) -> int:
         )
     say(f"written: {escape(target, LINE)}")
     return 0
+
+
+def _written(args: argparse.Namespace, target: Path) -> list[Path]:
+    """The files that the command writes."""
+    beside = [".json"] if args.format in PROGRAMS else []
+    if args.step:
+        beside.append(".safetensors")
+    return [target, *(target.with_name(target.name + ending) for ending in beside)]
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -112,13 +122,19 @@ def _export_step(args: argparse.Namespace, source: Path, target: Path) -> int:
     from devrun.log.logger import quieted
     from devrun.runners.trial import trial
 
-    cfg, _ = _stored(args, source)
+    cfg, found = _stored(args, source)
+    if "optimizer" not in found.manifest.parts:
+        raise CheckpointError(
+            f"{str(source)!r} has no optimizer state, from which a training step goes "
+            "on: train with checkpoint_config.save_optimizer"
+        )
     importer = args.importer or "onnxruntime"
     with trusted(args), trial(cfg, UPDATES, device="cpu") as training:
         runner = training.runner
         with quieted(logging.INFO):
             runner.resume(str(source), allow_changes=True)
         runner.prepare()
+        _refuse_gradient_hooks(runner)
         facts = {
             "format": "onnx",
             "model": runner.model_name,
@@ -142,32 +158,38 @@ def _export_step(args: argparse.Namespace, source: Path, target: Path) -> int:
     return 0
 
 
+def _refuse_gradient_hooks(runner: Any) -> None:
+    for hook in runner.hooks:
+        if "after_backward" in hook.get_triggered_stages():
+            raise ConfigError(
+                f"{type(hook).__name__}.after_backward may change gradients, which the "
+                "exported step would not: export a run without that hook"
+            )
+
+
 def _export_program(args: argparse.Namespace, source: Path, target: Path) -> int:
     """The model as a program that needs no devrun, and its facts beside it."""
     from devrun.cli.record import versions
     from devrun.config.origin import redacted
     from devrun.export.inference import inference_of
-    from devrun.export.programs import write_manifest, write_program
+    from devrun.export.programs import manifest_of, write_program
     from devrun.models.peft import merge_adapters
 
     with trusted(args), _evaluated(args, source) as (runner, batch, cfg, kind):
         if cfg.get("peft"):
             merge_adapters(runner.model)
         model, inputs = inference_of(runner.session.step_module, batch)
-        done = write_program(model, inputs, target, args.format, opset=args.opset)
-    facts = {
-        "format": args.format,
-        "opset": done.opset,
-        "model": runner.model_name,
-        "checkpoint": str(source),
-        "weights": kind,
-        "inputs": done.inputs,
-        "outputs": done.outputs,
-        "largest_difference": done.largest_difference,
-        "data": redacted(Config(cfg["data"]["val"]).to_dict()),
-        "versions": versions(),
-    }
-    beside = write_manifest(target, facts)
+        facts = {
+            "format": args.format,
+            "model": runner.model_name,
+            "checkpoint": str(source),
+            "weights": kind,
+            "data": redacted(Config(cfg["data"]["val"]).to_dict()),
+            "versions": versions(),
+        }
+        how: dict[str, Any] = {"opset": args.opset, "facts": facts}
+        done = write_program(model, inputs, target, args.format, **how)
+    beside = manifest_of(target)
     say(f"written: {escape(target, LINE)}, its inputs and data in {beside.name}")
     say(f"compared with the model: largest difference {done.largest_difference:.2g}")
     return 0

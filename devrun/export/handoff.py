@@ -6,7 +6,6 @@ wrong without saying so; and in onnxruntime ten updates of it equal ten of the r
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import tempfile
@@ -20,8 +19,14 @@ from torch import Tensor
 
 from devrun import torch_features
 from devrun.blame import users_line_in
-from devrun.errors import ConfigError
-from devrun.export.programs import TORCH, explained, found_package
+from devrun.errors import ConfigError, UnsupportedFeatureError
+from devrun.export.programs import (
+    TORCH,
+    explained,
+    found_package,
+    manifest_of,
+    write_json,
+)
 from devrun.export.step import TrainingStep, traced
 from devrun.files import disk_errors
 from devrun.log.logger import quieted
@@ -87,6 +92,11 @@ def write_step(
     state, inputs = step.state(), step.inputs(batches[0])
     with quieted(logging.WARNING), explained(f"{what} cannot be traced"):
         module, results = traced(step, state, inputs)
+    if results.keys() - state.keys() - {"loss"}:
+        raise UnsupportedFeatureError(
+            f"{what} begins with an optimizer that has done no update, and keeps "
+            "nothing yet: export a checkpoint of a later one"
+        )
     outputs = {k if k == "loss" else NEXT + k: node for k, node in results.items()}
     model = _lowered(what, module, [*state, *inputs], outputs, importer)
     with disk_errors(f"{str(target)!r} cannot be written"), tempfile.TemporaryDirectory(
@@ -111,7 +121,7 @@ def write_step(
             "warnings": warnings,
         }
         files = _beside(new, told, state)
-        for file in files:
+        for file in reversed(files):  # the model once all is there that it needs
             os.replace(file, target.parent / file.name)
     names = [target.parent / file.name for file in files]
     return WrittenStep(names, told["opset"], warnings=warnings, **compared)
@@ -255,8 +265,8 @@ def _beside(
     model: Path, facts: Mapping[str, Any], state: Mapping[str, Tensor]
 ) -> list[Path]:
     """The model, its facts and its first state, as files in its folder."""
-    described = model.with_name(f"{model.name}.json")
-    described.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    described = manifest_of(model)
+    write_json(described, facts)
     first = model.with_name(f"{model.name}.safetensors")
     first.write_bytes(found_package("safetensors.torch").save(dict(state)))
     return [model, described, first]

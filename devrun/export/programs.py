@@ -70,6 +70,7 @@ def write_program(
     form: str,
     *,
     opset: int | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Written:
     """Write `model` as `form` to `target`; a failure leaves nothing.
 
@@ -78,6 +79,7 @@ def write_program(
             less, and one.
         form: one of `SUFFIXES`.
         opset: of ONNX; None for the exporter's own.
+        facts: of a JSON file beside it, with what it takes and gives.
 
     Raises:
         ConfigError: a package is missing, the model cannot be traced or has an operator
@@ -110,8 +112,13 @@ def write_program(
                 with explained(f"{what}: the program does not run"):
                     theirs = run(given)
                 worst = max(worst, _difference(what, model(given), theirs))
+            described = _described(program, names.inputs)
+            if facts is not None:
+                told: dict[str, Any] = {"inputs": described, "outputs": names.outputs}
+                told.update(opset=found, largest_difference=worst)
+                write_json(manifest_of(new), {**facts, **told})
+                os.replace(manifest_of(new), manifest_of(target))
             os.replace(new, target)
-    described = _described(program, names.inputs)
     return Written(described, names.outputs, worst, found, run)
 
 
@@ -222,13 +229,13 @@ _WRITERS: dict[
 }
 
 
-def write_manifest(target: Path, facts: Mapping[str, Any]) -> Path:
-    """What who runs the program has to know, as JSON beside it."""
-    path = target.with_name(f"{target.name}.json")
-    text = json.dumps(facts, indent=2) + "\n"
-    with disk_errors(f"{str(path)!r} cannot be written"):
-        path.write_text(text, encoding="utf-8")
-    return path
+def manifest_of(program: Path) -> Path:
+    """The file with what who runs the program has to know."""
+    return program.with_name(f"{program.name}.json")
+
+
+def write_json(path: Path, facts: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def found_package(name: str) -> Any:

@@ -156,6 +156,7 @@ def traced(
 ) -> tuple[fx.GraphModule, dict[str, fx.Node]]:
     """The graph of `step`, of operators without side effects, and what it computes, by
     name; its inputs are those of `state` and `inputs`, in their order."""
+    from torch.backends import mkldnn
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.traceback import preserve_node_meta
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -172,7 +173,8 @@ def traced(
 
     given = [value.detach().clone() for value in (*state.values(), *inputs.values())]
     step.model.train()
-    with sdpa_kernel(SDPBackend.MATH):  # the others have operators of their own
+    # others have operators of their own
+    with sdpa_kernel(SDPBackend.MATH), mkldnn.flags(enabled=False):
         followed = make_fx(call, FIRST, tracing_mode="fake", record_stack_traces=True)(
             *given
         )

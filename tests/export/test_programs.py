@@ -104,18 +104,25 @@ def test_a_program_has_the_averaged_weights_unless_told_otherwise(trained, expor
 
 
 @pytest.mark.slow
-def test_a_package_of_machine_code_does_the_same(trained, export):
-    run = trained(*CASES["mlp"])
-    status, _, err = export(run, "--format", "aoti", "--output", "model.pt2")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("form", ["pt2", "aoti"])
+def test_programs_of_torch_do_the_same(form, name, trained, export):
+    run = trained(*CASES[name])
+    status, _, err = export(run, "--format", form, "--output", "model.pt2")
     assert status == 0, err
-    loaded = torch._inductor.aoti_load_package("model.pt2")
+    if form == "aoti":
+        loaded = torch._inductor.aoti_load_package("model.pt2")
+    else:
+        loaded = torch.export.load("model.pt2").module()
+    ((given, _),) = json.loads(Path("model.pt2.json").read_text())["inputs"].items()
     (checkpoint,) = Path("run/checkpoints").glob("step-*")
-    model, batch = (
-        model_of("mlp", read_checkpoint(checkpoint)["model"]),
-        samples("mlp", 5),
-    )
+    model = model_of(name, read_checkpoint(checkpoint)["model"])
+    batch = samples(name, 5)
     with torch.no_grad():
-        torch.testing.assert_close(loaded({"x": batch})["output"], model(batch))
+        found, expected = loaded({given: batch}), output_of(model, batch)
+    (found,) = [found[key] for key in ("output", "logits") if key in found]
+    # float32 sums in another order
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +143,24 @@ def test_what_cannot_be_exported_is_one_line_and_no_file(
     assert status == expected
     (line,) = [one for one in err.splitlines() if one.startswith("devrun: error: ")]
     assert what in line
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "beside"),
+    [
+        (["--format", "onnx"], "model.onnx.json"),
+        (["--step", "train"], "model.onnx.json"),
+        (["--step", "train"], "model.onnx.safetensors"),
+    ],
+)
+def test_what_is_beside_the_file_is_not_written_over(how, beside, trained, export):
+    run = trained(*CASES["mlp"])
+    Path(beside).mkdir()
+    before = sorted(Path().rglob("*"))
+    status, _, err = export(run, *how, "--output", "model.onnx", "--overwrite")
+    assert status == 3
+    assert f"{beside!r} exists; give another --output" in err.splitlines()[-1]
     assert sorted(Path().rglob("*")) == before
 
 

@@ -13,15 +13,16 @@ from safetensors.torch import load_file
 from torch import nn
 
 from devrun.export.importers import refused_by
-from devrun.registry import MODELS
+from devrun.hooks import Hook
+from devrun.registry import HOOKS, MODELS
 from tests.docs.blocks import ROOT
 from tests.support.command import command
-from tests.support.shipped import CASES, VECTORS, model_of, output_of, samples
+from tests.support.shipped import CASES, TEXT, VECTORS, model_of, output_of, samples
 
 SGD = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"type": "AdamW", "lr": 1e-3, "weight_decay": 0.1}
 ADAM = {**ADAMW, "type": "Adam"}
-OPTIMIZERS = {"mlp": SGD, "resnet8": SGD, "vit": ADAMW, "gpt": ADAM}
+OPTIMIZERS = {"mlp": SGD, "resnet8": SGD, "vit": ADAMW, "gpt": ADAM, "lstm": SGD}
 CLIPPED = {"grad_clip": {"max_norm": 0.5}}
 SLOW = pytest.mark.slow
 EACH = [pytest.param(name, marks=[] if name == "mlp" else SLOW) for name in CASES]
@@ -71,6 +72,23 @@ class Dropping(Ours):
         super().__init__(dropout=0.5)
 
 
+@HOOKS.register_module()
+class Halving(Hook):
+    """With another update than the one that is traced."""
+
+    def after_backward(self, runner):
+        for parameter in runner.model.parameters():
+            parameter.grad.mul_(0.5)
+
+
+@HOOKS.register_module()
+class SavingFirst(Hook):
+    """Before an optimizer keeps anything."""
+
+    def before_run(self, runner):
+        runner.save_checkpoint("first")
+
+
 def plain_update(name, state, batch):
     """The weights after one update by PyTorch alone."""
     model = model_of(name, {n[7:]: v for n, v in state.items() if n[:7] == "module."})
@@ -84,7 +102,7 @@ def plain_update(name, state, batch):
             kept["step"] = state["optimizer.step"].clone()
         optimizer.state[value] = kept
     model.train()
-    if name == "gpt":
+    if CASES[name][1] is TEXT:
         loss = model(*batch)["loss"]
     else:
         loss = nn.functional.cross_entropy(output_of(model, batch[0]), batch[1])
@@ -107,9 +125,8 @@ def test_the_graph_does_the_update_that_pytorch_does(name, trained, export):
     assert facts["opset"] == 12
     assert not list(refused_by("halo", onnx.load("step.onnx")))
     state = load_file("step.onnx.safetensors")
-    tokens = samples("gpt", 4)
-    labels = torch.tensor([0, 1, 2, 3])
-    batch = (tokens, tokens) if name == "gpt" else (samples(name, 4), labels)
+    given, labels = samples(name, 4), torch.tensor([0, 1, 2, 3])
+    batch = (given, given if CASES[name][1] is TEXT else labels)
     session = onnxruntime.InferenceSession("step.onnx")
     given = {**state, **dict(zip(facts["batch"], batch, strict=True))}
     values = session.run(None, {name: value.numpy() for name, value in given.items()})
@@ -200,6 +217,38 @@ def test_flags_of_another_format_are_refused(words, what, export):
     status, _, err = export("run", *words)
     assert status == 2
     assert what in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "what"),
+    [
+        (
+            {"checkpoint_config": {"interval": 1, "save_optimizer": False}},
+            "run",
+            "has no optimizer state, from which a training step goes on",
+        ),
+        (
+            {"custom_hooks": [{"type": "SavingFirst"}], "optimizer": ADAM},
+            "first/step-00000000",
+            "an optimizer that has done no update",
+        ),
+        (
+            {"custom_hooks": [{"type": "Halving"}]},
+            "run",
+            "Halving.after_backward may change gradients",
+        ),
+    ],
+)
+def test_a_run_whose_update_would_be_another_is_refused(
+    changes, source, what, trained, export
+):
+    trained(*CASES["mlp"], **changes)
+    before = sorted(Path().rglob("*"))
+    status, _, err = export(source, "--step", "train", "--output", "step.onnx")
+    assert status in (2, 3)
+    (line,) = [one for one in err.splitlines() if one.startswith("devrun: error: ")]
+    assert what in line
+    assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def test_a_text_ends_with_the_token_that_stops_it():
             "more than the model's 40",
         ),
         ({"samples": [{"x": torch.ones(3)}]}, "has no input_ids"),
+        ({"samples": [{"input_ids": torch.ones(3)}]}, "float32: give ints"),
+        ({"stop": -5}, "stop must be 0 or more, got -5"),
         ({"top_k": 0}, "top_k must be 1 or more, got 0"),
         ({"temperature": -1}, "temperature must be 0 or more, got -1"),
         ({"metrics": ["blue"]}, "did you mean 'bleu'"),

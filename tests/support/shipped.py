@@ -27,6 +27,10 @@ CASES = {
         },
         TEXT,
     ),
+    "lstm": (
+        {"type": "LSTM", "vocab_size": 256, "hidden_size": 16, "num_layers": 2},
+        TEXT,
+    ),
 }  # fmt: skip
 
 
@@ -39,7 +43,7 @@ def model_of(name, weights):
 
 
 def samples(name, count):
-    if name == "gpt":
+    if CASES[name][1] is TEXT:
         return torch.randint(0, 256, (count, 16))
     return torch.randn(count, *CASES[name][1].get("shape", [16]))
 

@@ -54,10 +54,11 @@ class Generation:
     metrics: Sequence[str] = ("exact_match",)
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "prompt_tokens", "top_k"):
+        least = {"max_new_tokens": 1, "prompt_tokens": 1, "top_k": 1, "stop": 0}
+        for name, low in least.items():
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError.of(name, f"must be 1 or more, got {value!r}")
+            if value is not None and (not isinstance(value, int) or value < low):
+                raise ConfigError.of(name, f"must be {low} or more, got {value!r}")
         if not 0 <= self.temperature < float("inf"):
             raise ConfigError.of(
                 "temperature", f"must be 0 or more, got {self.temperature!r}"
@@ -169,6 +170,10 @@ def _prompt(dataset: Any, place: int, how: Generation) -> Continued:
     elif "labels" in sample:
         answered = (labels[:cut] != IGNORED).nonzero()
         cut = int(answered[0]) if len(answered) and answered[0] else cut
+    if tokens.is_floating_point():
+        raise DataError(
+            f"the input_ids of sample {place} are {tokens.dtype}: give ints"
+        )
     if not cut:
         raise DataError(f"sample {place} is empty: there is nothing to continue")
     follows = follows[cut:]
