@@ -38,8 +38,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
             )
     files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.*"))
     readme = (folder / "README.md").read_text(encoding="utf-8")
-    written = r"^ *((?:pip install \.\n)?devrun train .*)"
-    command = "; ".join(re.findall(written, readme, re.MULTILINE)[0].splitlines())
+    (command,) = re.findall(r"^ *(devrun train .*)", readme, re.MULTILINE)[:1]
+    install = "pip install .; " if args.like == "device" else ""
     say(f"wrote {', '.join(files)}")
-    say(f"next: cd {shlex.quote(args.folder)}; {command}")
+    say(f"next: cd {shlex.quote(args.folder)}; {install}{command}")
     return 0
