@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -131,3 +132,8 @@ else:
             if device != "cuda" and kwargs.get("enabled", True):
                 needs("2.3", f"loss scaling (fp16) on device {device}", "precision")
             super().__init__(**kwargs)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Within, what is compiled runs as it was written, where this torch can do that."""
+    return nullcontext() if lacks("2.6") else torch.compiler.set_stance("force_eager")

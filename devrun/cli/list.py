@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 
@@ -25,7 +26,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Print a line for each; status 2 where there is none."""
     import_named(args.imports, ".")
     words = list(args.words)
-    kind = words.pop(0) if words and words[0] in KINDS else None
+    kind = kind_of(words[0]) if words else None
+    del words[: kind is not None]
     if len(words) > 1:
         raise ConfigError(f"{words[0]!r} is no kind; there are: {', '.join(KINDS)}")
     found = catalogue(kind, *words)
@@ -35,3 +37,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     say("\n".join(line[:width] for line in aligned(rows)))
     return 0
+
+
+def kind_of(word: str) -> str | None:
+    """The kind that `word` names, also when it names one of it: `hook`, `policy`."""
+    plurals = (word, f"{word}s", f"{word}es", re.sub("y$", "ies", word))
+    return next((kind for kind in plurals if kind in KINDS), None)

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
             )
     files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.*"))
     readme = (folder / "README.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^ *(devrun train .*)", readme, re.MULTILINE)[:1]
+    written = r"^ *((?:pip install . && )?devrun train .*)"
+    command = re.findall(written, readme, re.MULTILINE)[0]
     say(f"wrote {', '.join(files)}")
     say(f"next: cd {shlex.quote(args.folder)}; {command}")
     return 0

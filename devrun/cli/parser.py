@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from devrun.cli.console import complain
+from devrun.config.schema import sections_with
 from devrun.errors import nearest
 from devrun.python38 import unprefixed
 
 UNKNOWN = "unrecognized arguments: "
+_KEYS = {"lr": "optimizer.lr", "epochs": "runner.max_epochs"}
+"""Flags of many programs -> the key of a config that says it here."""
 
 
 class LineParser(argparse.ArgumentParser):
@@ -40,7 +43,12 @@ class LineParser(argparse.ArgumentParser):
         flag = (arguments.split() or [""])[0].split("=")[0]
         if not flag.startswith("-"):
             return f"unexpected argument {flag!r}"
-        hint = nearest(flag, flags_of(self))
+        flags = flags_of(self)
+        name = flag.lstrip("-").replace("-", "_")
+        key = _KEYS.get(name) or next((f"{a}.{name}" for a in sections_with(name)), "")
+        if key and "--cfg-options" in flags:
+            return f"unknown flag {flag}; did you mean --cfg-options {key}=...?"
+        hint = nearest(flag, flags)
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         return f"unknown flag {flag}{hint}"
 

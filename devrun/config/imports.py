@@ -84,11 +84,23 @@ def import_named(names: Iterable[str], file: str | Path) -> None:
         try:
             import_for_user(name, folders)
         except Exception as error:
-            cause = cause_of(error)
             raise ConfigError(
-                f"--import {given} failed: {cause}; it is looked up in "
-                f"{' and '.join(folders)}, and on PYTHONPATH"
+                f"--import {given} failed: {cause_of(error)}"
+                f"{_advice(error, name, folders)}"
             ) from error
+
+
+def _advice(error: Exception, name: str, folders: Iterable[str]) -> str:
+    """What may help against an `error` while the module `name` was imported."""
+    if not isinstance(error, ImportError):
+        return ""
+    missing = error.name or name
+    if missing.split(".")[0] == "mmcv":
+        return "; --mmcv gives devrun's names for mmcv's"
+    if missing.split(".")[0] != name.split(".")[0]:  # the module itself was found
+        return f"; is {missing} installed?"
+    places = " and ".join(dict.fromkeys(folders))
+    return f"; it is looked up in {places}, and on PYTHONPATH"
 
 
 def search_folders(file: str | Path) -> tuple[str, ...]:

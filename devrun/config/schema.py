@@ -398,8 +398,8 @@ def check_config(cfg: Any) -> None:
             if key in (others := _device_keys(FACTS)):  # of another package's device
                 check_value(tree, key, value, others[key], path)
                 continue
-            if key in _LOADER:
-                reason = "unknown key; it belongs to the section data"
+            if owners := sections_with(key):
+                reason = f"unknown key; it belongs to the section {' or '.join(owners)}"
                 raise config_error(reason, origin_of(tree, key), path)
             _unknown(tree, key, KEYS, path, " (or remove it)")
     if tree.get("revise_keys") is not None:
@@ -417,6 +417,12 @@ def check_config(cfg: Any) -> None:
     for key in _NO_NAN:
         check_finite(tree.get(key), (key,), infinite=True)
     _refuse_masked(tree, ())
+
+
+def sections_with(name: Any) -> list[str]:
+    """The sections of a config that have a key of this name."""
+    sections = [(at, rule) for at, rule in KEYS.items() if isinstance(rule, Section)]
+    return [at for at, rule in sections if name in rule.keys]
 
 
 def unused(cfg: Any) -> list[str]:

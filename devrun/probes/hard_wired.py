@@ -6,12 +6,13 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed, nn
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
@@ -25,6 +26,9 @@ _CUDA = "cuda"
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
     "module": "leave it out, or guard it: if torch.cuda.is_available()",
+    "map_location": 'map_location="cpu"',
+    "nccl": "leave it out: devrun train --num-devices starts the processes",
+    "DataParallel": "leave it out: devrun train --num-devices uses several devices",
     "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
     "needs none: devrun moves them",
     "autocast": "leave it out, and optimizer_config: {precision: bf16} in the config",
@@ -32,13 +36,20 @@ _REMEDIES = {
 }
 _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "reset_peak_memory_stats")),
-    **dict.fromkeys(("init", "set_rng_state", "get_device_properties")),
+    **dict.fromkeys(("init", "set_rng_state")),
+    "get_device_properties": SimpleNamespace(
+        name="", total_memory=0, major=0, minor=0, multi_processor_count=0
+    ),
     "current_device": 0,
     "get_device_name": "",
     "get_device_capability": (0, 0),
     "mem_get_info": (0, 0),
 }
 """Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_LEFT_OUT = ("autocast", "GradScaler")
+"""What torch does without, and warns, where there is no CUDA."""
+_NAMES = ("module", "nccl", "DataParallel")
+"""What names CUDA in the call itself."""
 _LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
 _RANGES = ("mark", "range_push", "range_pop")
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Byte", "Bool")
@@ -74,17 +85,18 @@ def telling(
 
     def tell(what: str, name: str) -> None:
         remedy = instead.get(name) or instead["device"]
+        remedy = remedy.replace("NAME", what.rpartition(".")[2])
         site = sites.here(2)
         if site is None:
             return
         note.found(
             Finding(
-                severity="breaks",
+                severity="differs" if name in _LEFT_OUT else "breaks",
                 kind="hard-wired cuda",
                 what=what,
                 why=f"there is no CUDA on {device}",
                 remedy=remedy,
-                site=_named_at(site),
+                site=site if name in _NAMES else _named_at(site),
             )
         )
 
@@ -132,6 +144,9 @@ class Substitutes(TorchFunctionMode):
             kind = f"{name}Tensor"
             replace(torch.cuda, kind, self._typed(kind))
         replace(torch, "Generator", self._generator())
+        replace(torch, "load", self._loaded())
+        replace(distributed, "init_process_group", self._grouped())
+        replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
             replace(torch.cuda, "device_count", self._asked(1))
@@ -216,9 +231,42 @@ class Substitutes(TorchFunctionMode):
             if _is_cuda(device):
                 self._tell("torch.Generator('cuda')", "device")
                 device = self._device
-            return plain(device)
+            try:
+                return plain(device)
+            except RuntimeError:  # an emulated device draws on the host
+                return plain("cpu")
 
         return _Stand("Generator", (), {"__new__": make, "plain": plain})
+
+    def _loaded(self) -> Callable[..., Any]:
+        def load(file: Any, map_location: Any = None, *args: Any, **more: Any) -> Any:
+            if _is_cuda(map_location):
+                self._tell("map_location='cuda'", "map_location")
+                map_location = "cpu"
+            before: Any = load.before  # type: ignore[attr-defined]
+            return before(file, map_location, *args, **more)
+
+        return load
+
+    def _grouped(self) -> Callable[..., Any]:
+        def begin(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if backend == "nccl":
+                self._tell("init_process_group('nccl')", backend)
+                backend = "gloo"
+            return begin.before(backend, *args, **kwargs)  # type: ignore[attr-defined]
+
+        return begin
+
+    def _alone(self, init: Any) -> Callable[..., None]:
+        def begin(self_: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+            with suppress(AttributeError, RuntimeError):  # of a look-alike
+                init(self_, module, *args, **kwargs)
+            if getattr(self_, "device_ids", True):  # else torch uses the host alone
+                self._tell("nn.DataParallel", "DataParallel")
+                nn.Module.__init__(self_)
+                self_.module, self_.device_ids = module, []
+
+        return begin
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:

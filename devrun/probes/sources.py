@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import re
+import textwrap
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
 from devrun.probes.sites import user_line
+
+_ADDS = ("append", "appendleft", "extend", "insert", "add")
 
 
 def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
@@ -21,19 +26,46 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
         owner: the class, or the module, that it is an attribute of.
     """
     is_module = isinstance(owner, ModuleType)
-    start, word = r"" if is_module else r"\s*(self\.)?", re.escape(name)
+    start, word = r"" if is_module else r"\s*", re.escape(name)
     registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
-    wanted = re.compile(rf"{start}{word}\s*(:|=[^=])|{registers}")
+    own = re.compile(rf"\s*self\.{word}\s*(:|=[^=])|{registers}")
+    plain = re.compile(rf"{start}{word}\s*(:|=[^=])")
     for one in (owner,) if is_module else owner.__mro__:
         try:
             lines, first = inspect.getsourcelines(one)
             file = str(inspect.getfile(one))
         except (OSError, TypeError):
             continue
-        for number, line in enumerate(lines, max(first, 1)):
-            if wanted.match(line) and user_line([(file, number)]):
-                return f"{file}:{number}", linecache.getline(file, number).strip()
+        for wanted in (own, plain):
+            for number, line in enumerate(lines, max(first, 1)):
+                if wanted.match(line) and user_line([(file, number)]):
+                    return f"{file}:{number}", linecache.getline(file, number).strip()
     return None, ""
+
+
+def stored(owner: type, name: str, *_: object) -> str | None:
+    """The last line of the class that puts something into `self.name`."""
+    try:
+        lines, first = inspect.getsourcelines(owner)
+        file = str(inspect.getfile(owner))
+    except (OSError, TypeError):
+        return None
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name)]
+    found = [one.lineno for one in nodes]
+    return user_line([(file, first + max(found) - 1)]) if found else None
+
+
+def _stores(node: Any, name: str) -> bool:
+    """`self.name = ...`, alone or among others, or `self.name.append(...)`."""
+    if isinstance(node, ast.Call):
+        called: Any = node.func
+        adds = getattr(called, "attr", None) in _ADDS
+        return adds and getattr(called.value, "attr", None) == name
+    stored = isinstance(getattr(node, "ctx", None), ast.Store)
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return stored and getattr(node, "attr", None) == name
 
 
 def made_at(model: nn.Module, name: str) -> str | None:

@@ -52,6 +52,12 @@ def test_a_list_is_of_a_kind_a_pattern_or_both(devrun):
     assert "nothing is named like 'resnot'" in err
 
 
+@pytest.mark.parametrize("word", ["policy", "loss", "hook"])
+def test_one_of_a_kind_lists_the_kind(devrun, word):
+    kinds = {line.split()[0] for line in devrun("list", word)[1].splitlines()}
+    assert kinds == {{"policy": "policies", "loss": "losses", "hook": "hooks"}[word]}
+
+
 def test_own_modules_are_listed_and_explained(devrun, tmp_path, monkeypatch):
     (tmp_path / "my_tiny.py").write_text(OWN)
     out = devrun("list", "models", "tiny", "--import", "my_tiny")[1]

@@ -70,6 +70,8 @@ def test_help_names_every_command_and_exit_status(capsys):
             "unknown flag --devcie; did you mean '--device'?",
         ),
         ("train x.yaml --dev cpu", "unknown flag --dev"),  # no abbreviations
+        ("train x.yaml --lr 1", "did you mean --cfg-options optimizer.lr=...?"),
+        ("train x.yaml --max-epochs 1", "--cfg-options runner.max_epochs=...?"),
         ("trian", "did you mean 'train'?"),
     ],
 )

@@ -50,7 +50,9 @@ def test_a_new_project_trains(kind, capsys, forgotten):
 
 
 def test_a_new_device_has_its_conformance_test(capsys, tmp_path):
-    assert command(capsys, "new", "mine", "--like", "device")[0] == 0
+    status, out, _ = command(capsys, "new", "mine", "--like", "device")
+    assert status == 0
+    assert "cd mine; pip install . && devrun train digits/" in out
     assert (
         "AdapterConformance" in (tmp_path / "mine" / "test_conformance.py").read_text()
     )

@@ -45,6 +45,7 @@ def project(tmp_path, monkeypatch):
     (folder / "dr_helper.py").write_text("")
     (folder / "dr_other.py").write_text("from pathlib import Path\nPath('ran').touch()")
     (folder / "dr_broken.py").write_text("1 / 0")
+    (folder / "dr_needs.py").write_text("import a_package")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -122,6 +123,7 @@ def test_a_trusted_config_finds_its_modules(beside, train):
     ("name", "reason"),
     [
         ("dr_none", "--import dr_none failed: ModuleNotFoundError: No module named"),
+        ("dr_needs", "named 'a_package'; is a_package installed?"),
         (
             "dr_broken",
             "dr_broken.py:1 in <module>: ZeroDivisionError: division",

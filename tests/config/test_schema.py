@@ -25,6 +25,7 @@ def problem(cfg):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("max_epochs: 3", "max_epochs: unknown key; it belongs to the section runner"),
         ("optimzer: {}", "c.yaml:8: optimzer: unknown key; did you mean 'optimizer'?"),
         (
             "total_epochs: 5",

@@ -29,12 +29,12 @@ MLP = CONFIG.replace(
 def devrun(tmp_path):
     """Runs a command with `PJRT_DEVICE=CPU`, with success; what it printed."""
 
-    def run(*words, config=CONFIG):
+    def run(*words, config=CONFIG, **environment):
         (tmp_path / "config.yaml").write_text(config.replace("CONFIGS", str(CONFIGS)))
         done = subprocess.run(
             [sys.executable, "-m", "devrun", *words],
             cwd=tmp_path,
-            env={**os.environ, "PJRT_DEVICE": "CPU"},
+            env={**os.environ, "PJRT_DEVICE": "CPU", **environment},
             capture_output=True,
             text=True,
         )
@@ -50,14 +50,21 @@ def losses(folder):
     return [row["loss"] for row in rows if row.get("mode") == "train"]
 
 
-def test_digits_have_the_losses_of_the_cpu_and_resume_to_the_bit(devrun, tmp_path):
+FOUR = {"XLA_USE_SPMD": "1", "CPU_NUM_DEVICES": "4"}
+"""Of one process."""
+
+
+@pytest.mark.parametrize("devices", [{}, FOUR], ids=["one device", "four devices"])
+def test_digits_have_the_losses_of_the_cpu_and_resume_to_the_bit(
+    devrun, tmp_path, devices
+):
     for name in ("xla", "cpu"):
-        devrun("train", "config.yaml", "--device", name, "--work-dir", name)
+        devrun("train", "config.yaml", "--device", name, "--work-dir", name, **devices)
     mine, theirs = losses(tmp_path / "xla"), losses(tmp_path / "cpu")
     assert len(mine) == 46 and mine == pytest.approx(theirs, abs=1e-4)  # rounding
 
     again = ["--device", "xla", "--work-dir", "rest", "--resume-from"]
-    devrun("train", "config.yaml", *again, "xla/checkpoints/step-00000023")
+    devrun("train", "config.yaml", *again, "xla/checkpoints/step-00000023", **devices)
     ends = [tmp_path / run / "checkpoints/step-00000046" for run in ("xla", "rest")]
     for name in ("model.safetensors", "optimizer.safetensors", "rng-rank00000.json"):
         one, other = [(end / name).read_bytes() for end in ends]
@@ -67,6 +74,29 @@ def test_digits_have_the_losses_of_the_cpu_and_resume_to_the_bit(devrun, tmp_pat
 def test_compare_finds_rounding_alone(devrun):
     words = ["compare", "config.yaml", "--devices", "cpu,xla", "--steps", "5"]
     assert "they agree" in devrun(*words, config=MLP)
+
+
+def test_each_of_four_devices_has_a_quarter_of_a_batch(tmp_path):
+    program = """
+import torch, torch_xla
+from devrun.devices import resolve_device
+adapter = resolve_device("xla")
+adapter.setup(0)
+print(torch_xla._XLAC._get_xla_sharding_spec(adapter.to_device(torch.zeros(8, 3))))
+"""
+    env = {**os.environ, "PJRT_DEVICE": "CPU", **FOUR}
+    said = subprocess.check_output([sys.executable, "-c", program], env=env, text=True)
+    assert said == "{devices=[4,1]0,1,2,3}\n"
+
+
+def test_check_tells_its_counters(devrun):
+    (device,) = json.loads(devrun("check", "config.yaml", "--device", "xla", "--json"))[
+        "devices"
+    ]
+    # the shapes of an update, an evaluation and a short batch, and what a save reads
+    assert 2 < device["facts"]["graphs"] < 20
+    assert device["facts"]["transfers"] > device["facts"]["graphs"]
+    assert device["findings"] == []
 
 
 def test_the_adapter_conforms(devrun):

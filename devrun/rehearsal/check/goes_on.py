@@ -15,6 +15,7 @@ from devrun.probes.probe import is_ours
 from devrun.probes.sites import defined, of_error
 from devrun.probes.workarounds import refusal
 from devrun.rehearsal.check.gradient_path import untrained
+from devrun.rehearsal.check.graph_faults import backward_fault
 from devrun.rehearsal.check.left_out import LOOPS, Sources
 from devrun.runners.training import Training
 from devrun.step import StepOutput
@@ -93,6 +94,10 @@ class GoesOn:
                     return instead(*args)
                 if isinstance(error, DevrunError) or is_out_of_memory(error):
                     raise
+                ended = backward_fault(error, training, args[1]) if args[1:] else None
+                if ended is not None:
+                    self._note.found(ended)
+                    return instead(*args)
                 if of_error(error) is None:
                     raise
                 left = self._sources.leave_out(error)

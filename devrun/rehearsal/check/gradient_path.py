@@ -21,6 +21,8 @@ from devrun.probes.sources import made_at
 from devrun.step import Capability, MicroBatches
 from devrun.tensors import tensors_in
 
+BACKWARD = ("changed in place", "backward again")
+"""Kinds of what ends a backward pass."""
 _NAMED = 3
 
 
@@ -69,6 +71,13 @@ def untrained(note: Notebook, training: Any, batch: Any) -> None:
 
 
 def _end(training: Any, batch: Any) -> str | None:
+    ends = _Ends()
+    site: str | None = ends.site_of(run_again(training, batch, ends))
+    return site
+
+
+def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:
+    """The loss of `batch`, computed once more under `mode` by the model uncompiled."""
     adapter: Any = training.runner.adapter
     step: Any = training.runner.session.step_module
     first = batch[0] if isinstance(batch, MicroBatches) else batch
@@ -80,9 +89,9 @@ def _end(training: Any, batch: Any) -> str | None:
             if getattr(module, "_compiled_call_impl", None) is not None:
                 stack.enter_context(patch.object(module, "_compiled_call_impl", None))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        ends = stack.enter_context(_Ends())
-        site: str | None = ends.site_of(step.run(step, first, "train")["loss"])
-        return site
+        stack.enter_context(mode)
+        loss: Tensor = step.run(step, first, "train")["loss"]
+        return loss
 
 
 class GradientsProbe(Probe):
@@ -90,6 +99,7 @@ class GradientsProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._seen: set[str] = set()
+        self._named = {name for name, _ in training.runner.model.named_parameters()}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             for name, parameter in training.runner.model.named_parameters():
                 if parameter.requires_grad:
@@ -102,9 +112,10 @@ class GradientsProbe(Probe):
         idle = [
             name
             for name, parameter in training.runner.model.named_parameters()
-            if parameter.requires_grad and name not in self._seen
+            if parameter.requires_grad and name in self._named - self._seen
         ]
-        if not (idle and self._seen):
+        ended = {key[1] for key in self.note.seen} & set(BACKWARD)
+        if ended or not (idle and self._seen):
             return
         more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
         names = ", ".join(idle[:_NAMED]) + more

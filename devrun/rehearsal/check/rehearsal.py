@@ -23,7 +23,8 @@ from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.gradient_path import GradientsProbe, untrained
+from devrun.rehearsal.check.gradient_path import BACKWARD, GradientsProbe, untrained
+from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
 from devrun.rehearsal.check.resume import Updates, differences
@@ -42,7 +43,12 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         for probe in probing:
             whole.enter_context(probe.throughout())
         with note.stage("the imports"):
-            import_modules(cfg, request.grants, note)
+            try:
+                import_modules(cfg, request.grants, note)
+            except ConfigError as error:
+                note.found(replace(refusal(error), kind="import"))
+                note.refused(error)
+                return
         for probe in probing:
             safely(note, probe.before, cfg)
         folder = whole.enter_context(tempfile.TemporaryDirectory(dir=note.folder))
@@ -58,7 +64,7 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
 
 def _probes(request: Request, note: Notebook) -> list[Probe]:
     """Those of the device, and in the first rehearsal those of every device."""
-    kinds: list[type[Probe]] = [HardWired]
+    kinds: list[type[Probe]] = [HardWired, KeptGraphs, LateParameters]
     if request.first:
         kinds += GradientsProbe, LastBatch
     bring([request.device], request.grants)
@@ -203,8 +209,9 @@ def _resume(
             watches.enter_context(going.around(training))
             training.run()
     except Exception as error:  # noqa: BLE001 - the user's own too: a finding
-        note.found(replace(refusal(error), kind="resume", fix=None))
+        if LATE not in {key[1] for key in note.seen}:  # it follows from those
+            note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    if not {"once", "frozen"} & {key[1] for key in note.seen}:  # it follows from those
+    if not {"once", "frozen", *BACKWARD} & {key[1] for key in note.seen}:
         for finding in differences(first, second, training):
             note.found(finding)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
@@ -95,7 +96,7 @@ class Updates(Watching):
 
 
 def _plain(runner: Run) -> dict[tuple[type, str], Any]:
-    """Numbers that are attributes of the model, of hooks and of the data set.
+    """Numbers and tensors that no checkpoint has, of model, hooks and data set.
 
     By class and name; None in place of a source of random numbers.
     """
@@ -104,11 +105,15 @@ def _plain(runner: Run) -> dict[tuple[type, str], Any]:
     hooks = [one for one in runner.hooks if not is_ours(one)]
     found: dict[tuple[type, str], Any] = {}
     for owner in (*runner.model.modules(), *hooks, dataset):
-        for name, value in getattr(owner, "__dict__", {}).items():
+        unsaved = getattr(owner, "_non_persistent_buffers_set", ())
+        buffers = {name: getattr(owner, name) for name in unsaved}
+        for name, value in {**getattr(owner, "__dict__", {}), **buffers}.items():
             if type(value).__name__ in _SOURCES:
                 found[type(owner), name] = None
             elif isinstance(value, (int, float)):
                 found[type(owner), name] = value
+            elif isinstance(value, Tensor):
+                found[type(owner), name] = _digest(value)
     return found
 
 
@@ -116,6 +121,8 @@ def _digest(value: Any) -> str:
     found = hashlib.sha256()
     for tensor in tensors_in(value):
         host = tensor.detach().to("cpu")
+        if type(host) is not Tensor:
+            continue  # it has no value outside of the graph that was captured
         host = (host if host.layout is torch.strided else host.to_dense()).contiguous()
         found.update(str((tuple(host.shape), host.dtype)).encode())
         found.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())

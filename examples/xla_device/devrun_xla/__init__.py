@@ -2,6 +2,7 @@
 
 PyTorch/XLA is lazy: an operator notes a node of a graph, and `torch_xla.sync` compiles
 and launches it. Steps end with one; reading a value does what it needs by itself.
+With `XLA_USE_SPMD=1` one process trains on all devices, each with its rows of a batch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import torch
 import torch_xla
 from torch_xla import runtime
 from torch_xla.core import xla_model
+from torch_xla.debug import metrics
+from torch_xla.distributed import spmd
 
 from devrun.devices import DeviceInfo, EagerAdapter
 from devrun.dist import get_dist_info
+from devrun.probes.probe import Probes
 from devrun.step import StepOutput
+from devrun.tensors import map_tensors
 
 __all__ = ["XLAAdapter"]
 
@@ -25,6 +30,7 @@ class XLAAdapter(EagerAdapter):
     """Runs each update, and each step of an evaluation, as one compiled graph."""
 
     name = "xla"
+    _mesh: spmd.Mesh | None = None
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -40,11 +46,29 @@ class XLAAdapter(EagerAdapter):
             return ()
         return [
             DeviceInfo(f"{runtime.device_type()}:{index}", dtypes=("fp32", "bf16"))
-            for index in range(runtime.addressable_device_count())
+            for index in range(runtime.addressable_runtime_device_count())
         ]
 
+    @classmethod
+    def probes(cls) -> Probes:
+        from devrun_xla.probes import PROBES
+
+        return PROBES
+
     def claim(self) -> torch.device:
+        if runtime.is_spmd():
+            self._mesh = spmd.get_1d_mesh("data")
         return torch_xla.device()
+
+    def to_device(self, batch: Any) -> Any:
+        return map_tensors(self._divided, super().to_device(batch))
+
+    def _divided(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, its rows on all devices; the compiler adds what they exchange."""
+        if self._mesh is not None and tensor.dim():
+            rest = (None,) * (tensor.dim() - 1)
+            spmd.mark_sharding(tensor, self._mesh, ("data", *rest))
+        return tensor
 
     def setup(self, seed: int | None) -> None:
         super().setup(seed)
@@ -66,6 +90,15 @@ class XLAAdapter(EagerAdapter):
         outputs = super().eval_step(model, batch, mode)
         torch_xla.sync()
         return outputs
+
+    def stats(self) -> dict[str, float]:
+        both = ("TransferToDeviceTime", "TransferFromDeviceTime")
+        moved = [metrics.metric_data(name) for name in both]
+        return {
+            **super().stats(),
+            "graphs": metrics.counter_value("UncachedCompile") or 0,
+            "transfers": sum(data[0] for data in moved if data is not None),
+        }
 
     def synchronize(self) -> None:
         torch_xla.sync(wait=True)

@@ -278,6 +278,16 @@ def test_a_conjugate_is_no_mark_but_numbers():
     assert torch.allclose(x.grad.cpu(), host.grad)
 
 
+def test_a_sequence_is_packed_into_given_memory():
+    padded, lengths = torch.arange(12.0).reshape(2, 3, 2), torch.tensor([3, 2])
+    op = torch.ops.aten._pack_padded_sequence
+    given = torch.empty(0, device=HPU), torch.empty(0, dtype=torch.int64)
+    packed, sizes = op.out(padded.to(HPU), lengths, True, out0=given[0], out1=given[1])
+    theirs = op.default(padded, lengths, True)
+    assert packed is given[0] and sizes is given[1]
+    assert torch.equal(packed.cpu(), theirs[0]) and torch.equal(sizes, theirs[1])
+
+
 def test_layouts_that_the_device_lacks_are_refused_by_name():
     refused = raises(RuntimeError, match="aten::sparse_compressed_tensor.*sparse_csr")
     with refused:

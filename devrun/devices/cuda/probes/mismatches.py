@@ -28,10 +28,10 @@ _MIXED = frozenset(
     [
         *("copy_", "_to_copy", "detach", "set_", "resize_", "tensor_split"),
         *("_pack_padded_sequence", "_pad_packed_sequence", "segment_reduce"),
-        *("_ctc_loss", "_cudnn_ctc_loss", "_use_cudnn_ctc_loss", "ctc_loss"),
+        "ctc_loss",
     ]
 )
-"""Operators that take both."""
+"""Operators and calls that take both."""
 
 
 class Mismatches(Judge):
@@ -47,7 +47,9 @@ class Mismatches(Judge):
     def operator(self, op: Op) -> None:
         if op.name == "_pack_padded_sequence" and self._origins.on_device(op.args[1]):
             self._lengths[line_asking() or ""] += self._updating()
-        if not op.hosts or op.name in _MIXED or op.name.startswith(("_foreach", "_fu")):
+        if not op.hosts or {op.name, op.call} & _MIXED:
+            return
+        if op.name.startswith(("_foreach", "_fu")):
             return
         indexes = op.indexes
         for tensor, host in op.hosts:

@@ -50,13 +50,18 @@ _REMEDIES = {
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
     "_linalg_check_errors": "torch.linalg's function with the ending _ex",
+    **dict.fromkeys(
+        ("_linalg_eigh", "linalg_eig", "linalg_eigvals", "_linalg_svd", "linalg_pinv"),
+        "once in many updates, and keep what it gave in a buffer",
+    ),
 }
 _UNIQUE = "sort, and compare with the element before: a shape that no value changes"
 _READS = frozenset(
     [
         *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose"),
         *("_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
-        "_linalg_check_errors",
+        *("_linalg_check_errors", "_linalg_eigh", "linalg_eig", "linalg_eigvals"),
+        *("_linalg_svd", "linalg_pinv"),
     ]
 )
 KIND = "host sync"

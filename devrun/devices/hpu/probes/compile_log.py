@@ -14,7 +14,7 @@ from devrun.devices.hpu.probes.remedies import (
     remedy_for,
 )
 from devrun.probes.finding import Finding
-from devrun.probes.sites import EMULATORS, user_line
+from devrun.probes.sites import EMULATORS, is_library, user_line
 
 USUAL = 3
 """Recompilations that every run has: another batch size, `training`, a last batch."""
@@ -40,7 +40,8 @@ class CompileLog:
             if not _ARTEFACT.search(reason.reason):
                 why = (reason.reason.strip().splitlines() or ["unknown"])[0]
                 stack = [(f.filename, f.lineno or 0) for f in reason.user_stack or ()]
-                yield _finding(GRAPH_BREAK, why, stack)
+                if (found := _finding(GRAPH_BREAK, why, stack)).site:
+                    yield found  # else within torch, which goes on from the user's
         for code, said in _failures().items():
             said = said[self._failures.get(code, 0) :]
             said = [str(line) for line in said if _EVALUATION not in str(line)]
@@ -55,6 +56,8 @@ class CompileLog:
 def _finding(kind: str, what: str, stack: list[tuple[str, int]]) -> Finding:
     severity, why = MEANS[kind]
     site, remedy = user_line(reversed(stack)), remedy_for(kind, what)
+    if site is not None and is_library(site):
+        severity = "advice"  # it is not the user's to change
     return Finding(severity, kind, what, why, remedy, site)
 
 

@@ -27,6 +27,7 @@ from devrun.probes.sites import maker_of
 from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.tensors import tensors_in
+from devrun.torch_features import uncompiled
 
 _OUTSIDE_GRAPHS = ("lazy", "eager")
 """Modes in which each operator of the user's passes through torch's dispatcher."""
@@ -46,6 +47,11 @@ class HPUProbe(Probe):
         limit = {"DEVRUN_HPU_MEMORY_MB": max(self.request.memory >> 20, 1)}
         env = {**(section.get("env") or {}), **limit}
         return {"device": {**section, "env": env, DELETE: True}}
+
+    def throughout(self) -> AbstractContextManager[Any]:
+        """A lazy graph and torch's compiler do not go together."""
+        lazy = self.request.mode in _OUTSIDE_GRAPHS
+        return uncompiled() if lazy else nullcontext()
 
     def built(self, training: Training) -> None:
         self._maker = maker_of(training.loaders[0])

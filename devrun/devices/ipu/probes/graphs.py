@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from devrun.config.tree import inside
@@ -20,6 +21,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, safely
 from devrun.probes.request import Request
 from devrun.run import Run
+from devrun.torch_features import uncompiled
 
 _ONCE = "Python code of forward runs only while the graph is captured"
 _CHANGES = (
@@ -43,6 +45,10 @@ class Graphs(Probe):
         self._site: str | None = None
         self._seen: set[str] = set()
         """Which sides of an update of this run were looked at."""
+
+    def throughout(self) -> AbstractContextManager[Any]:
+        """PopTorch captures what is written, not what torch compiles of it."""
+        return uncompiled()
 
     def before(self, cfg: Any) -> None:
         settings = settings_of(cfg, self.request)

@@ -138,10 +138,16 @@ def _pack(plan: Plan, args: Any, kwargs: Any) -> Any:
             "Long tensor"
         )
     call = Call()
-    packed, sizes = plan.op(call.host(padded), lengths, *rest)
+    plain = getattr(torch.ops.aten, private.PACK).default
+    packed, sizes = plain(call.host(padded), lengths, *rest)
     made = wrap(packed)
     account(plan, call, [made])
-    return made, sizes
+    if not kwargs:
+        return made, sizes
+    given = kwargs["out0"], kwargs["out1"]
+    for target, value in zip(given, (made, sizes)):
+        target.resize_(value.shape).copy_(value)
+    return given
 
 
 @handles(private.PACK_BACKWARD)

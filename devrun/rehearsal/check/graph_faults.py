@@ -1,0 +1,181 @@
+"""Faults of the graph of gradients: kept over updates, changed, without weights."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules import module as modules
+from torch.overrides import TorchFunctionMode
+
+from devrun.hooks.base import Priority
+from devrun.probes import sites
+from devrun.probes.finding import Finding
+from devrun.probes.probe import Probe, Training
+from devrun.probes.sources import stored
+from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
+from devrun.run import Run
+from devrun.step import Capability
+from devrun.tensors import tensors_in
+
+LATE = "late parameter"
+_IN_PLACE = re.compile("modified by an inplace operation|in-place operation")
+_AGAIN = re.compile("backward through the graph a second time")
+_GROWS = 3
+"""Updates over which what is kept must grow."""
+
+
+def backward_fault(error: Exception, training: Any, batch: Any) -> Finding | None:
+    """What ended a backward pass, at the line of the forward pass; None: another."""
+    why = str(error).strip().partition("\n")[0].partition("Hint")[0]
+    if _IN_PLACE.search(why):
+        remedy = "out of place: h = h * 2, not h *= 2; torch.where for a part of it"
+        return Finding(
+            "breaks", BACKWARD[0], "a tensor", why, remedy, _changed(training, batch)
+        )
+    if _AGAIN.search(why):
+        kept = next(_kept(training.runner.model), None)
+        name = f"self.{kept[1]}" if kept else "a tensor"
+        remedy = f"keep {name} without its graph: .detach()"
+        return Finding(
+            "breaks", BACKWARD[1], name, why, remedy, stored(*kept) if kept else None
+        )
+    return None
+
+
+def _changed(training: Any, batch: Any) -> str | None:
+    try:
+        changes = _Changes()
+        run_again(training, batch, changes)
+        return changes.site
+    except Exception:  # noqa: BLE001 - of the user's model, called once more
+        return None
+
+
+class _Changes(TorchFunctionMode):
+    """Notes what a backward pass needs, and the lines that change tensors in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._needed: list[tuple[Tensor, int]] = []
+        self._made: list[tuple[int, int, str | None]] = []
+
+    def __enter__(self) -> Any:
+        self._hooks = saved_tensors_hooks(self._keep, lambda tensor: tensor)
+        self._hooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
+        self._hooks.__exit__(*details)
+
+    @property
+    def site(self) -> str | None:
+        """The line of the first change of what was needed as it had been."""
+        for tensor, version in self._needed:
+            for place, after, site in self._made:
+                if place == _place(tensor) and after > version:
+                    return site
+        return None
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self._needed.append((tensor, tensor._version))
+        return tensor
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = [(one, one._version) for one in tensors_in((args, kwargs or {}))]
+        out = func(*args, **(kwargs or {}))
+        for one, before in given:
+            if one._version > before:
+                self._made.append((_place(one), one._version, sites.here(2)))
+        return out
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _kept(model: nn.Module) -> Iterator[tuple[type, str, int]]:
+    """Class, name and number of tensors with a graph, of attributes that hold some."""
+    for module in model.modules():
+        own = {**vars(module), **module._buffers}
+        for name, value in own.items():
+            if isinstance(value, dict):
+                value = list(value.values())
+            held = list(value) if isinstance(value, (list, tuple, deque)) else [value]
+            tensors = [one for one in held if isinstance(one, Tensor)]
+            count = sum(one.grad_fn is not None for one in tensors)
+            if count:
+                yield type(module), name, count
+
+
+class KeptGraphs(Probe):
+    """Finds lists of the model that keep the graph of each update."""
+
+    priority = Priority.LOWEST
+
+    def built(self, training: Training) -> None:
+        self._counts: dict[tuple[type, str], list[int]] = {}
+        if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
+            training.runner.register_hook(self)
+
+    def after_train_iter(self, runner: Run) -> None:
+        for owner, name, count in _kept(runner.model):
+            self._counts.setdefault((owner, name), []).append(count)
+
+    def after(self, training: Training) -> Iterator[Finding]:
+        for (owner, name), counts in self._counts.items():
+            if len(counts) >= _GROWS and counts == sorted(set(counts)):
+                yield Finding(
+                    severity="slow",
+                    kind="kept graph",
+                    what=name,
+                    why="it grows with every update, and each tensor in it keeps what "
+                    "its backward pass needed: memory runs out",
+                    remedy="keep x.detach() there, and no more of them than are read",
+                    site=stored(owner, name),
+                )
+
+
+class LateParameters(Probe):
+    """Finds parameters that the model makes in its updates: no optimizer has them."""
+
+    def built(self, training: Training) -> None:
+        self._model: nn.Module = training.runner.model
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around the run, until which the model had time to make them."""
+        handles = (
+            modules.register_module_parameter_registration_hook(self._made),
+            modules.register_module_module_registration_hook(self._made),
+        )
+        yield
+        for handle in handles:
+            handle.remove()
+
+    def _made(self, owner: nn.Module, name: str, made: Any) -> None:
+        parts = made.parameters() if isinstance(made, nn.Module) else [made]
+        trained = any(isinstance(one, Tensor) and one.requires_grad for one in parts)
+        site = sites.line_asking()
+        if not trained or site is None or owner not in set(self._model.modules()):
+            return
+        self.note.found(
+            Finding(
+                severity="breaks",
+                kind=LATE,
+                what=name,
+                why="it is made after the optimizer, which does not train it; a resume "
+                "finds no place for it",
+                remedy=f"make self.{name} in __init__; a LazyLinear or the like where "
+                "the size comes from the data",
+                site=site,
+            )
+        )
