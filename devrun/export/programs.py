@@ -142,7 +142,8 @@ def _described(program: Any, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     for name, node in zip(names, nodes):
         value = node.meta["val"]
         shape = [
-            "batch" if not axis else (size if isinstance(size, int) else "length")
+            # a length that tracing has fixed may still be a symbol of one value
+            "batch" if not axis else int(str(size)) if str(size).isdigit() else "length"
             for axis, size in enumerate(value.shape)
         ]
         found[name] = {"shape": shape, "dtype": str(value.dtype)[6:]}

@@ -245,6 +245,106 @@ def pad(x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
     return x
 
 
+class _Windows:
+    """The windows of a pooling layer, in the arguments of its operator."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+    ) -> None:
+        self.x, self.padding = x, _pair(padding)
+        self.stride = _pair(stride or size)
+        spread = zip(_pair(size), _pair(dilation))
+        rows, columns = ([step * place for place in range(n)] for n, step in spread)
+        self.places = [(row, column) for row in rows for column in columns]
+        """Of each value in a window, how far it is from the first."""
+
+    def values(self, place: Sequence[int], outside: float) -> Tensor:
+        """At that place in each window, with `outside` around `x`."""
+        x = self.x
+        for axis in (0, 1):
+            dim, wide = x.dim() - 2 + axis, self.padding[axis]
+            x = _widened(x, dim, wide, wide, outside)
+            last = x.size(dim) - self.places[-1][axis] + place[axis]
+            x = _ATEN.slice(x, dim, place[axis], last, self.stride[axis])
+        return x
+
+    def put_back(self, place: Sequence[int], values: Tensor) -> Tensor:
+        """Zeros in the shape of `x` but for `values` where they were taken."""
+        for axis in (0, 1):
+            dim = values.dim() - 2 + axis
+            values = _spaced(values, dim, self.stride[axis])
+            before = place[axis] - self.padding[axis]
+            after = self.x.size(dim) - before - values.size(dim)
+            values = _widened(values, dim, before, after)
+        return values
+
+
+def _pair(numbers: Sequence[int]) -> Sequence[int]:
+    return [*numbers, *numbers][:2]
+
+
+def max_pool(x: Tensor, *window: Any) -> Any:
+    """Without the places of the largest, for which `max_pool_backward` does not ask."""
+    if window[4:] == (True,):  # ceil_mode
+        return NotImplemented
+    windows = _Windows(x, *window[:4])
+    largest = windows.values(windows.places[0], -math.inf)
+    for place in windows.places[1:]:
+        largest = torch.maximum(largest, windows.values(place, -math.inf))
+    return largest, torch.zeros_like(largest, dtype=torch.int64)
+
+
+def max_pool_backward(grad: Tensor, x: Tensor, *window: Any) -> Any:
+    """To the first that is the largest of each window."""
+    if window[4]:  # ceil_mode
+        return NotImplemented
+    windows, (largest, _) = _Windows(x, *window[:4]), max_pool(x, *window[:4])
+    total, left = torch.zeros_like(x), torch.ones_like(largest, dtype=torch.bool)
+    for place in windows.places:
+        first = (windows.values(place, -math.inf) == largest) & left
+        left = left & ~first
+        total = total + windows.put_back(place, torch.where(first, grad, 0.0))
+    return total
+
+
+def average_pool(
+    x: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    padding_counts: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    if ceil_mode or (any(padding) and not padding_counts and divisor is None):
+        return NotImplemented
+    windows = _Windows(x, size, stride, padding)
+    total = sum(windows.values(place, 0.0) for place in windows.places)
+    return total / (divisor or len(windows.places))
+
+
+def average_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    padding_counts: bool,
+    divisor: int | None,
+) -> Any:
+    if ceil_mode or (any(padding) and not padding_counts and divisor is None):
+        return NotImplemented
+    windows = _Windows(x, size, stride, padding)
+    share = grad / (divisor or len(windows.places))
+    return sum(windows.put_back(place, share) for place in windows.places)
+
+
 FIRST: dict[Any, Callable[..., Any]] = {_ATEN.native_batch_norm.default: batch_norm}
 """What has to go before mutations are taken away: it changes its arguments unsaid."""
 
@@ -260,6 +360,10 @@ THEN: dict[Any, Callable[..., Any]] = {
     _ATEN.embedding_dense_backward.default: embedding_backward,
     _ATEN.convolution_backward.default: convolution_backward,
     _ATEN.constant_pad_nd.default: pad,
+    _ATEN.max_pool2d_with_indices.default: max_pool,
+    _ATEN.max_pool2d_with_indices_backward.default: max_pool_backward,
+    _ATEN.avg_pool2d.default: average_pool,
+    _ATEN.avg_pool2d_backward.default: average_pool_backward,
     _ATEN.silu.default: lambda x: x * x.sigmoid(),
     _ATEN.rsqrt.default: lambda x: x.sqrt().reciprocal(),
     _ATEN.square.default: lambda x: x * x,

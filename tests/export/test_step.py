@@ -17,7 +17,15 @@ from devrun.hooks import Hook
 from devrun.registry import HOOKS, MODELS
 from tests.docs.blocks import ROOT
 from tests.support.command import command
-from tests.support.shipped import CASES, TEXT, VECTORS, model_of, output_of, samples
+from tests.support.shipped import (
+    CASES,
+    IMAGES,
+    TEXT,
+    VECTORS,
+    model_of,
+    output_of,
+    samples,
+)
 
 SGD = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"type": "AdamW", "lr": 1e-3, "weight_decay": 0.1}
@@ -64,6 +72,17 @@ class Counting(Ours):
     def forward(self, x):
         self.calls += 1
         return super().forward(x) * self.calls
+
+
+@MODELS.register_module()
+class Pooling(nn.Sequential):
+    """Windows that overlap, with zeros of a ReLU of which several are the largest."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+            nn.AvgPool2d(2, 1, padding=1), nn.Flatten(), nn.Linear(64, 4),
+        )  # fmt: skip
 
 
 @MODELS.register_module()
@@ -197,6 +216,16 @@ def test_the_loop_of_the_examples_trains_with_the_step(
         assert status == 0, err
         score[weights] = float(out.split()[-1])
     assert score["trained.safetensors"] < 0.5 * score[str(checkpoint)]
+
+
+def test_pooling_is_in_the_step(trained, export):
+    run = trained({"type": "Pooling"}, IMAGES)
+    how = ("--step", "train", "--for", "nnfusion", "--output", "step.onnx")
+    status, _, err = export(run, *how)
+    assert status == 0, err
+    facts = json.loads(Path("step.onnx.json").read_text())
+    assert facts["largest_difference"] < 1e-5
+    assert not list(refused_by("halo", onnx.load("step.onnx")))
 
 
 def test_an_operator_that_only_one_importer_lacks_is_for_the_others(trained, export):
