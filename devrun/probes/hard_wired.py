@@ -259,9 +259,7 @@ class Substitutes(TorchFunctionMode):
 
     def _alone(self, init: Any) -> Callable[..., None]:
         def begin(self_: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-            with suppress(
-                AttributeError, RuntimeError
-            ):  # it needs more than a look-alike
+            with suppress(AttributeError, RuntimeError):  # of a look-alike
                 init(self_, module, *args, **kwargs)
             if getattr(self_, "device_ids", True):  # else torch uses the host alone
                 self._tell("nn.DataParallel", "DataParallel")

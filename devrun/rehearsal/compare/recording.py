@@ -170,14 +170,20 @@ def _whole(batch: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _hyperparameters(runner: Run) -> Iterator[tuple[str, list[float]]]:
-    """The numbers that the optimizers go by in this update, of each group."""
-    groups = [g for each in optimizers_in(runner.optimizer) for g in each.param_groups]
-    for index, group in enumerate(groups):
-        of = f" of group {index}" if len(groups) > 1 else ""
-        for name, value in group.items():
-            values = list(value) if isinstance(value, (tuple, list)) else [value]
-            if all(type(each) in (int, float) for each in values):
-                yield name + of, values
+    """The numbers that the optimizers go by in this update, of each parameter."""
+    names = {id(one): name for name, one in runner.model.named_parameters()}
+    optimizers = list(optimizers_in(runner.optimizer))
+    for index, optimizer in enumerate(optimizers):
+        of = f" of optimizer {index}" if len(optimizers) > 1 else ""
+        found: dict[str, dict[str, list[float]]] = {}
+        for group in optimizer.param_groups:
+            owners = [names.get(id(one), "") for one in group["params"]]
+            for name, value in group.items():
+                values = list(value) if isinstance(value, (tuple, list)) else [value]
+                if all(type(each) in (int, float) for each in values):
+                    found.setdefault(name, {}).update(dict.fromkeys(owners, values))
+        for name, by_owner in found.items():
+            yield name + of, [x for _, each in sorted(by_owner.items()) for x in each]
 
 
 def _own_parameters(runner: Run, optimizer: Any) -> dict[str, nn.Parameter]:

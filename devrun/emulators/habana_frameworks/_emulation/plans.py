@@ -18,10 +18,8 @@ Handler = Any  # (plan, args, kwargs) -> result
 SLOW, FRESH, VIEW, IN_PLACE, SEVERAL = range(5)
 """What a call returns: anything, or one tensor that is new, a view, or an operand, or
 a tuple of new tensors."""
-HOST_OPERANDS = frozenset(
-    {"index", "index_put", "index_put_", private.INDEX_PUT, "_ctc_loss"}
-)
-"""Operators that accept indices or lengths of the host."""
+HOST_OPERANDS = frozenset({"index", "index_put", "index_put_", private.INDEX_PUT})
+"""Operators that accept index tensors of the host."""
 
 
 class Plan:
