@@ -27,7 +27,7 @@ _ONE_UPDATE = (
     "train it on another device; here the one optimizer of the config makes the "
     "update, in the graph: return a single loss from train_step"
 )
-_LESS = (
+LESS = (
     "a smaller data.samples_per_gpu with optimizer_config.cumulative_iters to keep the "
     "batch, gradient_checkpointing, or optimizer_config.precision: bf16"
 )
@@ -53,7 +53,7 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
         what, kind, why = type(error).__name__, "raises", _first_line(error)
         site = sites.of_error(error)
     if is_out_of_memory(error):
-        kind, remedy = "memory", _LESS
+        kind, remedy = "memory", LESS
     if mixed := _MIXED.search(str(error)):  # as `Hosted` says it of other modes
         kind, what = "two devices", mixed[1]
         meaning, remedy = MEANS[kind]

@@ -46,6 +46,14 @@ def test_memory_is_what_the_user_says(rehearse):
     assert (finding["severity"], finding["kind"]) == ("breaks", "memory")
 
 
+def test_memory_is_that_of_the_whole_batch(rehearse):
+    wide = {"forward": "h = h + h.repeat(1, 1 << 14).tanh().sum() * 0"}
+    data = {**CONFIG["data"], "samples_per_gpu": 64}  # of which eight are tried
+    done = rehearse("hpu", "lazy", wide, {"data": data}, memory=str(20 << 20))
+    (finding,) = done.findings
+    assert (finding["kind"], finding["what"]) == ("memory", "data.samples_per_gpu: 64")
+
+
 def test_batches_of_many_lengths_get_buckets(rehearse):
     parts = {
         "getitem": "row = row.repeat(1 + index % 20, 1)",

@@ -20,13 +20,17 @@ from devrun.devices.hpu.probes.remedies import (
     remedy_for,
 )
 from devrun.hooks.base import Priority
+from devrun.parallel.strategy import optimizers_in
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import Hosted, placed
+from devrun.probes.keys import BatchSize
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of
 from devrun.probes.sources import assigned
+from devrun.probes.workarounds import LESS
 from devrun.run import Run
-from devrun.tensors import tensors_in
+from devrun.tensors import nbytes, tensors_in
+from devrun.text import size_text
 from devrun.torch_features import uncompiled
 
 _OUTSIDE_GRAPHS = ("lazy", "eager")
@@ -47,6 +51,9 @@ class HPUProbe(Probe):
         limit = {"DEVRUN_HPU_MEMORY_MB": max(self.request.memory >> 20, 1)}
         env = {**(section.get("env") or {}), **limit}
         return {"device": {**section, "env": env, DELETE: True}}
+
+    def before(self, cfg: Any) -> None:
+        self._size = BatchSize.of(cfg)
 
     def throughout(self) -> AbstractContextManager[Any]:
         """A lazy graph and torch's compiler do not go together."""
@@ -95,8 +102,24 @@ class HPUProbe(Probe):
         if again is not None and RECOMPILATION not in {one.kind for one in traced}:
             yield again
         self.note.fact("launches an update", counts.launches)
-        stats = adapter.stats()
-        self.note.fact("peak MiB", round(stats.get("peak_mib", 0.0), 1))
+        peak = adapter.stats().get("peak_mib", 0.0)
+        self.note.fact("peak MiB", round(peak, 1))
+        yield from self._beyond(training, int(peak * 2**20))
+
+    def _beyond(self, training: Training, peak: int) -> Iterator[Finding]:
+        """The memory of the config's own batch, by that of the smaller one here."""
+        size, limit, runner = self._size, self.request.memory, training.runner
+        if size is None or limit is None or "memory" in {k[1] for k in self.note.seen}:
+            return
+        weights = list(runner.model.parameters())
+        states = tensors_in([dict(o.state) for o in optimizers_in(runner.optimizer)])
+        kept = min(sum(map(nbytes, (*weights, *weights, *states))), peak)
+        times = size.samples / min(size.samples, self.request.samples)
+        need = kept + int((peak - kept) * times)
+        if need > limit:
+            why = f"it needs about {size_text(need)}; there are {size_text(limit)}"
+            what = f"{size.key}: {size.samples}"
+            yield Finding("breaks", "memory", what, why, LESS, size.site)
 
 
 def _weights(model: nn.Module) -> Iterator[Finding]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from devrun.devices.ipu.probes.refused import finding_of
 from devrun.devices.ipu.sdk import load
@@ -11,7 +13,9 @@ from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import Substitutes, telling
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe
+from devrun.probes.sites import here
 
+_OTHER = "poptorch.optim.SGD, AdamW, RMSprop or LAMB"
 _UNUSED = (
     "poptorch",
     "the program compiled nothing for an IPU: nothing of it was looked at",
@@ -29,14 +33,30 @@ class IPUProgram(ProgramProbe):
 
     def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
         self._note = note
-        self._emulation = load(True).emulation
+        self._poptorch = load(True)
+        self._emulation = self._poptorch.emulation
         self._emulation.set_memory_limit(memory)
         self._refusals = self._emulation.refusals()
         self._found = self._refusals.__enter__()
 
-    def getting_past(self) -> AbstractContextManager[Any]:
-        """Within, what names CUDA is done on the host."""
-        return Substitutes("cpu", telling(self._note, "ipu"), available=False)
+    @contextmanager
+    def getting_past(self) -> Iterator[None]:
+        """Within, what names CUDA is done on the host, and any optimizer trains."""
+        plain = self._poptorch.trainingModel
+
+        def training_model(model: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(model, *args, **kwargs)
+            except AssertionError as error:  # of an optimizer
+                what, site = type(error).__name__, here(2)
+                finding = Finding("breaks", "raises", what, str(error), _OTHER, site)
+                self._note.found(finding)
+                options = kwargs.get("options", args[0] if args else None)
+                return plain(model, options)
+
+        cuda = Substitutes("cpu", telling(self._note, "ipu"), available=False)
+        with cuda, patch.object(self._poptorch, "trainingModel", training_model):
+            yield
 
     def found(self) -> None:
         """Note what was refused so far."""
