@@ -145,7 +145,8 @@ def _of_program(found: Any) -> str:
     """Also where to read how a runner takes the place of such lines."""
     bad = any(device.findings for device in found.devices)
     return _words(found) + bad * (
-        "\n\nor leave these lines to a runner, in four steps: docs/porting.md"
+        "\n\nor leave these lines to a runner, docs/porting.md: step 2 (a config takes "
+        "the place of the loops) and step 4 (the device is a flag)"
     )
 
 

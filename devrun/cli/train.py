@@ -116,6 +116,8 @@ def _plan(args: argparse.Namespace) -> Plan:
 def _train(
     args: argparse.Namespace, plan: Plan, session: Session, signals: StopSignals
 ) -> int:
+    if plan.main and sys.stderr.isatty():
+        complain(f"{args.config}; importing PyTorch", "training")
     writes = plan.main and not args.dry_run
     if writes:
         _prepare_files(args, plan, session)
@@ -134,8 +136,6 @@ def _train(
     record = RunRecord(plan.work_dir / "run.json" if writes else None, facts)
     session.on_failure.append(record.fail)
     signals.on_leave.append(record.fail)
-    if plan.main and sys.stderr.isatty():
-        complain(f"{args.config}; importing PyTorch", "training")
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from torch.autograd import set_detect_anomaly

@@ -315,11 +315,10 @@ class PreparedLoader:
             return explained
         if isinstance(error, SampleError):
             # from a worker the text is a traceback that ends with the message
-            line = str(error).rpartition("SampleError: ")[2].strip()
-            return DataError(f"data loading failed at {line}")
+            return DataError(str(error).rpartition("SampleError: ")[2].strip())
         if isinstance(error, DevrunError):
             return error
-        return DataError(f"data loading failed: {cause_of(error)}")
+        return DataError(f"{cause_of(error)}; data loading failed")
 
     def _grouped(self, batches: Iterable[Any]) -> Iterator[MicroBatches]:
         batches = iter(batches)

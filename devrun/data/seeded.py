@@ -156,14 +156,14 @@ class SeededCollate:
                     "collate_fn"
                 )
             raise SampleError(
-                f"the batch that starts with sample {key.index}{_where()}: it cannot "
-                f"be put together: {cause_of(error)}{remedy}"
+                f"{cause_of(error)}{remedy}; the batch that starts with sample "
+                f"{key.index}{_where()} cannot be put together"
             ) from error
 
 
 def _failed(what: str, key: SampleKey, error: Exception) -> SampleError:
     place = f"{what}sample {key.index}, epoch {key.epoch + 1}{_where()}"
-    return SampleError(f"{place}: {cause_of(error)}")
+    return SampleError(f"{cause_of(error)}; data loading failed at {place}")
 
 
 def _where() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -12,7 +14,15 @@ DEPTH = 3
 
 
 def layers_of(model: nn.Module) -> str:
-    """A row for each layer: its name, class, parameters, and whether they train."""
+    """A row for each layer: its name, class, parameters, and whether they train.
+
+    Drawn by torchinfo where that is installed.
+    """
+    with suppress(ImportError):
+        from torchinfo import summary
+
+        columns = ("num_params", "trainable")
+        return str(summary(model, depth=DEPTH, col_names=columns, verbose=0))
     rows = [["layer", "class", "parameters", ""]]
     for name, module in model.named_modules():
         if name.count(".") < DEPTH:

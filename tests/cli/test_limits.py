@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
@@ -76,6 +78,9 @@ def test_an_anomaly_is_named(config, train, tmp_path):
     assert not torch.is_anomaly_enabled()
 
 
+@pytest.mark.skipif(
+    find_spec("torchinfo") is not None, reason="it is drawn by torchinfo"
+)
 def test_a_summary_lists_the_layers(config, train):
     out = train(config(freeze=["layers.1.*"]), "--summary", "--dry-run")[1]
     rows = [line.split() for line in out.splitlines()]

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,25 @@ def on_a_terminal(*words, **environment):
     env = {**os.environ, **environment}
     process = zygote.start(["-m", "devrun", *words], env, **streams, finalize=False)
     os.close(theirs)
-    text = drawn(ours)
-    return process.wait(60), [
-        line for line in re.split(r"[\r\n]", text) if line.strip()
-    ]
+    return process.wait(60), _lines(ours)
+
+
+def _lines(screen):
+    return [line for line in re.split(r"[\r\n]", drawn(screen)) if line.strip()]
+
+
+def test_the_first_line_is_there_before_torch_is(config, tmp_path):
+    path = config()
+    Path("without", "torch").mkdir(parents=True)
+    Path("without", "torch", "__init__.py").write_text("raise SystemExit(42)\n")
+    ours, theirs = terminal(COLUMNS)
+    before = os.environ.get("PYTHONPATH", "")
+    env = {**os.environ, "PYTHONPATH": f"{Path('without').absolute()}:{before}"}
+    command = [sys.executable, "-m", "devrun", "train", path, "--work-dir", "out"]
+    process = subprocess.Popen(command, env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    assert _lines(ours)[0] == f"devrun: training: {path}; importing PyTorch"
+    assert process.wait(60) != 0
 
 
 @pytest.mark.parametrize("colours", [True, False])

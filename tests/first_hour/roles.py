@@ -137,7 +137,7 @@ def porter(terminal: Terminal) -> int:
         if text.startswith("    device = ")
     )
     assert f"cifar_script.py:{line}" in shown
-    assert "docs/porting.md" in shown
+    assert "docs/porting.md: step 2" in shown
     keys = [f"data.{part}.data_prefix={data}" for part in ("train", "val")]
     keys += [
         "data.samples_per_gpu=16",
