@@ -158,6 +158,7 @@ KEYS: dict[str, str | Section] = {
     "model": "dict",
     "sampler": "dict?",
     "loss": "dict?",
+    "val_loss": "dict?",
     "peft": "dict?",
     "freeze": "text|list?",
     "gradient_checkpointing": "flag|text|list?",

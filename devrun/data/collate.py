@@ -10,10 +10,12 @@ from typing import Any
 from torch.utils.data import default_collate, default_convert
 
 from devrun.construct import short, where
-from devrun.data.transforms import build_pipeline
+from devrun.data.transforms import Compose, build_pipeline
 from devrun.errors import ConfigTypeError, DevrunError
 from devrun.registry import COLLATE_FUNCTIONS
 from devrun.trust import check_arguments
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 for _function in (default_collate, default_convert):
     COLLATE_FUNCTIONS.register_module(module=_function)
@@ -62,12 +64,23 @@ class TransformedBatch:
     Args:
         collate_fn: of the loader.
         transform: a dict with a `type` in TRANSFORMS or a dotted path, or a list of
-            them to apply in turn; it takes the batch as one argument.
+            them to apply in turn; it takes the batch as one argument, or, as timm's
+            `Mixup`, inputs and targets as two.
     """
 
     def __init__(self, collate_fn: Callable[[Any], Any], transform: Any) -> None:
         self.collate_fn = collate_fn
-        self.transform = build_pipeline(transform)
+        built = build_pipeline(transform)
+        steps = built if isinstance(built, Compose) else [built]
+        self._steps = [(step, _takes_two(step)) for step in steps]
 
     def __call__(self, samples: Any) -> Any:
-        return self.transform(self.collate_fn(samples))
+        batch = self.collate_fn(samples)
+        for step, apart in self._steps:
+            batch = step(*batch) if apart else step(batch)
+        return batch
+
+
+def _takes_two(transform: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(transform).parameters.values()
+    return sum(p.default is p.empty and p.kind in _BY_PLACE for p in parameters) == 2

@@ -81,6 +81,42 @@ def build_loss(cfg: Mapping[str, Any] | str) -> nn.Module:
     return loss
 
 
+class LossByMode(_Loss):
+    """One loss while the model trains, another while it is evaluated.
+
+    For targets that training alone has, such as mixed labels.
+    """
+
+    def __init__(self, training: nn.Module, evaluation: nn.Module) -> None:
+        super().__init__()
+        self.of_training, self.of_evaluation = training, evaluation
+
+    @property
+    def in_force(self) -> nn.Module:
+        """The one of the two that is used now."""
+        return self.of_training if self.training else self.of_evaluation
+
+    def forward(self, predictions: Any, targets: Any) -> Any:
+        return self.in_force(predictions, targets)
+
+
+def loss_of(cfg: Mapping[str, Any]) -> nn.Module | None:
+    """What the keys `loss` and `val_loss` of a whole config ask for.
+
+    Raises:
+        ConfigError: `val_loss` alone, or as `build_loss`.
+    """
+    given, other = (cfg.get(key) for key in ("loss", "val_loss"))
+    if given is None and other is not None:
+        raise ConfigError.of(
+            "val_loss", "is beside a loss, and there is none: give loss too"
+        )
+    loss = None if given is None else build_loss(given)
+    if loss is None or other is None:
+        return loss
+    return LossByMode(loss, build_loss(other))
+
+
 def _weights(cfg: Any, key: str) -> torch.Tensor:
     try:
         return torch.tensor(cfg[key], dtype=torch.float32)

@@ -184,7 +184,7 @@ def num_items(step: Wrapped, targets: Any, first: bool = False) -> Tensor | None
     """
     if not (step.counts_items and is_classes(targets)):
         return None
-    loss: Any = step.loss
+    loss: Any = getattr(step.loss, "in_force", step.loss)
     if getattr(loss, "reduction", "mean") != "mean":
         return None
     if step.shifts_labels and not first:

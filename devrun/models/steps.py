@@ -65,7 +65,8 @@ def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     try:
         loss = step.call_loss(predictions if step.tensor_loss else output, targets)
     except (RuntimeError, TypeError, ValueError) as error:
-        fault = step.tensor_loss and _label_fault(step.loss, predictions, targets)
+        used = getattr(step.loss, "in_force", step.loss)
+        fault = step.tensor_loss and _label_fault(used, predictions, targets)
         if fault:
             raise fault from error
         raise

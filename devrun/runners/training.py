@@ -35,7 +35,7 @@ from devrun.hooks.base import Priority
 from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.simple import MaxTimeHook
 from devrun.interop import translated
-from devrun.models.build import build_loss, build_model, give_first_weights
+from devrun.models.build import build_model, give_first_weights, loss_of
 from devrun.models.names import freeze, frozen_norms
 from devrun.models.peft import adapt
 from devrun.models.recompute import checkpoint_blocks
@@ -178,7 +178,7 @@ def _built(
         if initialise:
             give_first_weights(model)
     kept_in_eval = tune(model, cfg, adapter)
-    loss = build_loss(cfg["loss"]) if cfg.get("loss") is not None else None
+    loss = loss_of(cfg)
     workflow = [(mode, times) for mode, times in cfg.get("workflow", [("train", 1)])]
     if own_loaders is None:
         loaders, val_loader = _loaders(cfg["data"], workflow, validate)
@@ -416,7 +416,7 @@ def _check_targets(model: nn.Module, loss: Any, data: Mapping[str, Any]) -> None
     Such a loss may take them for several labels at once.
     """
     given = data.get("batch_transform")
-    if loss is None and re.search(r"\b(MixUp|CutMix)'", repr(given)):
+    if loss is None and re.search(r"\b(Mix[Uu]p|CutMix)'", repr(given)):
         raise ConfigError.of(
             "batch_transform",
             f"mixes labels, which the own loss of {type(model).__name__} may read "

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -163,3 +164,34 @@ def test_accuracy_takes_the_likeliest_of_soft_targets():
     soft = torch.tensor([[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]])
     assert accuracy(scores, soft) == accuracy(scores, soft.argmax(1)) == (0.5, 2)
     assert topk_accuracy(scores, soft, k=2)[0] == 1.0
+
+
+SOFT = """
+import torch
+from devrun.registry import TRANSFORMS
+
+
+@TRANSFORMS.register_module()
+class Halved:
+    def __call__(self, images, labels):
+        return images, torch.nn.functional.one_hot(labels, 4) / 2
+"""
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "ipu", "--emulate")])
+def test_an_evaluation_has_a_loss_of_its_own(config, train, device):
+    Path("soft.py").write_text(SOFT)
+    changes = {"model": RESNET, "data": data({"type": "Halved"})}
+    changes["loss"] = {"type": "BCEWithLogitsLoss"}
+    words = ("--import", "soft", "--work-dir", "out", *device)
+    assert train(config(**changes), *words)[0] != 0  # labels are no soft targets
+    own = config(**changes, val_loss={"type": "CrossEntropyLoss"})
+    status, _, err = train(own, *words, "--overwrite")
+    assert status == 0, err
+    assert losses("out")[-1] < 1.0 < losses("out", "val")[-1]  # ln 2 beside ln 4
+
+
+def test_the_loss_of_an_evaluation_is_beside_another(config, train):
+    path = config(loss=None, val_loss={"type": "CrossEntropyLoss"})
+    line = "val_loss is beside a loss, and there is none: give loss too"
+    assert line in train(path)[2]

@@ -45,6 +45,9 @@ def accepts(schema, value):
             if isinstance(value, list)
             else True
         )
+    least, most = schema.get("minProperties", 0), schema.get("maxProperties", 99)
+    if not least <= len(value) <= most:
+        return False
     if any(name not in value for name in schema.get("required", ())):
         return False
     for name, child in value.items():

@@ -55,6 +55,21 @@ def pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def test_timms_mixup_trains_with_its_loss_and_evaluates_with_another(timm, tmp_path):
+    config = str(ROOT / "examples" / "timm_digits.yaml")
+    mixup = "{type: timm.data.Mixup, mixup_alpha: 0.8, num_classes: 10}"
+    options = [
+        f"data.batch_transform={mixup}",
+        "data.train_dataloader.drop_last=true",
+        "loss={type: timm.loss.SoftTargetCrossEntropy}",
+        "val_loss={type: CrossEntropyLoss}",
+    ]
+    words = ["--device", "cpu", "--work-dir", str(tmp_path), "--no-progress"]
+    words += ["--cfg-options", *options]
+    assert main(["train", config, *words]) == 0
+    assert json.loads((tmp_path / "run.json").read_text())["best"]["score"] > 0.8
+
+
 @pytest.mark.filterwarnings("ignore")  # of their own old calls
 @pytest.mark.parametrize(
     "name",
