@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = (
     "tests/interop",
     "tests/mmcv_compat",
+    "tests/cli/test_soft_targets.py",
     "tests/checkpoint/test_other_packages.py",
     "tests/data/test_streaming.py",
     "tests/registry",

@@ -280,6 +280,7 @@ def _label_fault(loss: Any, predictions: Any, targets: Any) -> DevrunError | Non
                 key="loss",
             )
         classes = (expected[0], *expected[2:]) if len(expected) > 1 else ()
+        alike = alike and not isinstance(loss, nn.NLLLoss)  # which takes no parts
         alike = alike or (shape == classes and not targets.is_floating_point())
         wanted = f"class numbers, integers of shape {list(classes)}"
     if alike:

@@ -61,7 +61,7 @@ def test_timms_mixup_trains_with_its_loss_and_evaluates_with_another(timm, tmp_p
     options = [
         f"data.batch_transform={mixup}",
         "data.train_dataloader.drop_last=true",
-        "loss={type: timm.loss.SoftTargetCrossEntropy}",
+        "loss={_delete_: true, type: timm.loss.SoftTargetCrossEntropy}",
         "val_loss={type: CrossEntropyLoss}",
     ]
     words = ["--device", "cpu", "--work-dir", str(tmp_path), "--no-progress"]
