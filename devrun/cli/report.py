@@ -47,9 +47,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from devrun.rehearsal.report.runs import read_run
 
     given = {key: getattr(args, key) for key in RATES}
-    rates = rates_of(len(args.work_dirs), **given)
+    # what a sweep's run says on the screen is beside its folder, where SWEEP/* finds it
+    said = {f"{each.rstrip('/')}.txt" for each in args.work_dirs}
+    folders = [each for each in args.work_dirs if each not in said]
+    rates = rates_of(len(folders), **given)
     target = target_of(args.target)
-    runs = [read_run(work_dir) for work_dir in args.work_dirs]
+    runs = [read_run(work_dir) for work_dir in folders]
     if table:
         rows = comparison(
             runs, sort=args.sort, keys=args.keys, rates=rates, target=target

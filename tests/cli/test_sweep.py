@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from devrun.cli.main import main
 from tests.cli.conftest import one_error, record
 
 LONG = {"type": "EpochBasedRunner", "max_epochs": 10**6}
@@ -25,6 +26,8 @@ def test_a_sweep_runs_each_combination_and_goes_on(config, train, tmp_path):
     title, *rows = [line.split() for line in out.splitlines()[-3:]]
     assert {"optimizer.lr", "seed"} <= set(title)
     assert len(rows) == 2
+    found = sorted(str(path) for path in tmp_path.glob("out/*"))  # OUT/* of a shell
+    assert main(["report", *found, "--table", "--keys", "optimizer.lr"]) == 0
     began = record("out/lr=0.1,seed=1")["started"]
     assert "lr=0.1,seed=1: done already" in train(*words)[1]
     assert record("out/lr=0.1,seed=1")["started"] == began
