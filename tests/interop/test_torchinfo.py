@@ -5,10 +5,9 @@ from torch import nn
 
 from devrun.models.layers import layers_of
 
-pytest.importorskip("torchinfo")
-
 
 def test_layers_are_drawn_by_it():
+    pytest.importorskip("torchinfo")
     drawn = layers_of(nn.Sequential(nn.Linear(16, 8).requires_grad_(False)))
     assert "Layer (type:depth-idx)" in drawn
     row = next(line for line in drawn.splitlines() if "Linear: 1-1" in line)
