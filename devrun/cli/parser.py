@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from devrun.cli.console import complain
-from devrun.config.schema import sections_with
 from devrun.errors import nearest
 from devrun.python38 import unprefixed
 
@@ -43,6 +42,8 @@ class LineParser(argparse.ArgumentParser):
         flag = (arguments.split() or [""])[0].split("=")[0]
         if not flag.startswith("-"):
             return f"unexpected argument {flag!r}"
+        from devrun.config.schema import sections_with  # a command may do without
+
         flags = flags_of(self)
         name = flag.lstrip("-").replace("-", "_")
         key = _KEYS.get(name) or next((f"{a}.{name}" for a in sections_with(name)), "")

@@ -82,5 +82,8 @@ class TransformedBatch:
 
 
 def _takes_two(transform: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(transform).parameters.values()
+    try:
+        parameters = inspect.signature(transform).parameters.values()
+    except ValueError:  # some that are written in C have no signature
+        return False
     return sum(p.default is p.empty and p.kind in _BY_PLACE for p in parameters) == 2

@@ -184,7 +184,7 @@ def num_items(step: Wrapped, targets: Any, first: bool = False) -> Tensor | None
     """
     if not (step.counts_items and is_classes(targets)):
         return None
-    loss: Any = getattr(step.loss, "in_force", step.loss)
+    loss = loss_used(step)
     if getattr(loss, "reduction", "mean") != "mean":
         return None
     if step.shifts_labels and not first:
@@ -196,6 +196,11 @@ def num_items(step: Wrapped, targets: Any, first: bool = False) -> Tensor | None
         valid = weight[(targets * valid).clamp(0, len(weight) - 1)] * valid
     count: Tensor = valid.sum()
     return count
+
+
+def loss_used(step: Wrapped) -> Any:
+    """The separate loss of a step in its mode of now: see `LossByMode`."""
+    return getattr(step.loss, "in_force", step.loss)
 
 
 def items_in(step: Wrapped, batch: Any) -> Tensor | None:

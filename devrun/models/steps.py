@@ -21,6 +21,7 @@ from devrun.models.calls import (
     call_plain,
     call_whole,
     layout,
+    loss_used,
     num_items,
     over_labels,
     shifted,
@@ -65,8 +66,8 @@ def separate_loss_step(step: Wrapped, batch: Any, mode: str) -> dict[str, Any]:
     try:
         loss = step.call_loss(predictions if step.tensor_loss else output, targets)
     except (RuntimeError, TypeError, ValueError) as error:
-        used = getattr(step.loss, "in_force", step.loss)
-        fault = step.tensor_loss and _label_fault(used, predictions, targets)
+        loss = loss_used(step)
+        fault = step.tensor_loss and _label_fault(loss, predictions, targets)
         if fault:
             raise fault from error
         raise

@@ -31,11 +31,7 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     own = re.compile(rf"\s*self\.{word}\s*(:|=[^=])|{registers}")
     plain = re.compile(rf"{start}{word}\s*(:|=[^=])")
     for one in (owner,) if is_module else owner.__mro__:
-        try:
-            lines, first = inspect.getsourcelines(one)
-            file = str(inspect.getfile(one))
-        except (OSError, TypeError):
-            continue
+        lines, first, file = _source(one)
         for wanted in (own, plain):
             for number, line in enumerate(lines, max(first, 1)):
                 if wanted.match(line) and user_line([(file, number)]):
@@ -43,13 +39,18 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def stored(owner: type, name: str, *_: object) -> str | None:
-    """The last line of the class that puts something into `self.name`."""
+def _source(owner: type | ModuleType) -> tuple[list[str], int, str]:
+    """Its lines, the number of the first, and its file; no lines where it has none."""
     try:
         lines, first = inspect.getsourcelines(owner)
-        file = str(inspect.getfile(owner))
+        return lines, first, str(inspect.getfile(owner))
     except (OSError, TypeError):
-        return None
+        return [], 0, ""
+
+
+def stored(owner: type, name: str) -> str | None:
+    """The last line of the class that puts something into `self.name`."""
+    lines, first, file = _source(owner)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name)]
     found = [one.lineno for one in nodes]

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset as TorchConcat
 from torch.utils.data import Dataset
 
+from devrun.config.numbers import whole_number
 from devrun.data import rng
 from devrun.data.transforms import with_pipeline
 from devrun.errors import ConfigError, ConfigTypeError, DataError
@@ -108,9 +109,8 @@ class ReloadedDataset(_Around):
     def __init__(self, dataset: Any, interval: int = 1, seed: int = 0) -> None:
         if not isinstance(dataset, dict):
             raise ConfigTypeError.of("dataset", f"must be a config, got {dataset!r}")
-        if interval < 1:
-            raise ConfigError.of("interval", f"must be at least 1, got {interval}")
-        self.config, self.interval, self.seed = dataset, interval, seed
+        self.config, self.seed = dataset, seed
+        self.interval = whole_number("interval", interval)
         self._epoch = -1
         self.set_epoch(0)
 

@@ -35,16 +35,14 @@ def backward_fault(error: Exception, training: Any, batch: Any) -> Finding | Non
     why = str(error).strip().partition("\n")[0].partition("Hint")[0]
     if _IN_PLACE.search(why):
         remedy = "out of place: h = h * 2, not h *= 2; torch.where for a part of it"
-        return Finding(
-            "breaks", BACKWARD[0], "a tensor", why, remedy, _changed(training, batch)
-        )
+        site = _changed(training, batch)
+        return Finding("breaks", BACKWARD[0], "a tensor", why, remedy, site)
     if _AGAIN.search(why):
         kept = next(_kept(training.runner.model), None)
         name = f"self.{kept[1]}" if kept else "a tensor"
         remedy = f"keep {name} without its graph: .detach()"
-        return Finding(
-            "breaks", BACKWARD[1], name, why, remedy, stored(*kept) if kept else None
-        )
+        site = stored(*kept[:2]) if kept else None
+        return Finding("breaks", BACKWARD[1], name, why, remedy, site)
     return None
 
 
@@ -157,9 +155,11 @@ class LateParameters(Probe):
             modules.register_module_parameter_registration_hook(self._made),
             modules.register_module_module_registration_hook(self._made),
         )
-        yield
-        for handle in handles:
-            handle.remove()
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _made(self, owner: nn.Module, name: str, made: Any) -> None:
         parts = made.parameters() if isinstance(made, nn.Module) else [made]
