@@ -202,7 +202,7 @@ def _note_what_is_made(event, arguments):
     """Files and folders that this process makes, as Python announces them."""
     if event == "os.mkdir" or (event == "open" and arguments[2] & _MAKES):
         path = arguments[0]
-        if isinstance(path, str | os.PathLike):
+        if isinstance(path, (str, os.PathLike)):
             path = os.path.abspath(path)
             if os.path.dirname(path) == str(ROOT) and not os.path.exists(path):
                 _made.add(path)

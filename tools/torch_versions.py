@@ -71,7 +71,7 @@ def environment(release: str, python: str) -> Path:
     pins.write_text("\n".join(kept) + "\n")
     extras = EXTRAS + (",onnx,transformers" if "transformers" not in changes else "")
     install = [str(mine), "-m", "pip", "install", "--quiet", "--constraint", str(pins)]
-    subprocess.run([*install, "setuptools"], check=True)
+    subprocess.run([*install, "--upgrade", "pip", "setuptools"], check=True)
     own = ["--no-build-isolation", "--editable", f".[{extras}]", *TOOLS]
     subprocess.run([*install, *own], check=True, cwd=ROOT)
     done.touch()

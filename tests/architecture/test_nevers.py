@@ -10,6 +10,7 @@ import pytest
 
 from devrun import errors
 from devrun.devices.update import UpdateRule
+from tests.support.strict import zip_strict
 
 DEVICE_NAMES = {
     "cpu",
@@ -461,7 +462,7 @@ def test_24_one_file_shortens_a_training(devrun_modules):
 def taken_away(node):
     """Keys that a statement or a dict sets to None, 0 or a number."""
     if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
+        pairs = zip_strict(node.keys, node.values)
         return {k.value for k, v in pairs if is_text(k) and isinstance(v, ast.Constant)}
     if isinstance(node, ast.Assign):
         keys = [t.slice for t in node.targets if isinstance(t, ast.Subscript)]

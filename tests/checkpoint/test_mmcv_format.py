@@ -18,6 +18,7 @@ from devrun.checkpoint import (
 )
 from devrun.errors import CheckpointError
 from tests.checkpoint.conftest import load_optimizer_state_by_name
+from tests.support.strict import zip_strict
 
 
 def load_mmcv_optimizer(model, optimizer, found):
@@ -80,7 +81,7 @@ def test_several_optimizers(tmp_path, same):
     def build():
         return {
             key: torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9)
-            for key, part in zip("ab", model, strict=True)
+            for key, part in zip_strict("ab", model)
         }
 
     optimizers = build()

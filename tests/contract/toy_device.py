@@ -17,6 +17,7 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
 from devrun.step import Capability, MicroBatches, StepOutput, UpdatePolicy
 from devrun.tensors import batch_size_of
+from tests.support.strict import zip_strict
 
 
 class ToyAdapter(EagerAdapter):
@@ -111,7 +112,7 @@ class MirrorAdapter(DeviceAdapter):
         total = batch_size_of(batch)
         self._model.train(model.training)
         mine = self._optimizer.param_groups
-        for here, there in zip(optimizer.param_groups, mine, strict=True):
+        for here, there in zip_strict(optimizer.param_groups, mine):
             there.update({k: v for k, v in here.items() if k != "params"})
         self._optimizer.zero_grad()
         loss, log_vars = 0.0, {}

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from tests.data.helpers import prepared, read
 from tests.support.noisy import runner
+from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -82,8 +83,8 @@ def alike(found: list[Any], wanted: list[Any]) -> bool:
         one.dtype == other.dtype
         and one.stride() == other.stride()
         and torch.equal(one, other)
-        for pair in zip(found, wanted, strict=True)
-        for one, other in zip(*pair, strict=True)
+        for pair in zip_strict(found, wanted)
+        for one, other in zip_strict(*pair)
     )
 
 

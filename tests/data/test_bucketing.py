@@ -26,6 +26,7 @@ from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
 from tests.data.helpers import Numbers, read
 from tests.docs.blocks import codes, table
+from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 PAD = {"ids": 0, "labels": -100}
@@ -123,7 +124,7 @@ def test_what_pads_by_itself_is_padded_further() -> None:
 
     loader = loader_of(collate_fn=collate)
     padded = bucketed(loader, pad={"ids": 0, "mask": 0}, sizes=[16, 32])
-    for before, after in zip(loader, padded, strict=True):
+    for before, after in zip_strict(loader, padded):
         assert isinstance(after, UserDict)
         length = before["ids"].shape[1]
         assert (
@@ -211,7 +212,7 @@ def test_any_start_in_any_epoch_is_exact(workers: int, grouped: bool) -> None:
     for epoch, cut in ((0, 5), (1, 1), (1, 15), (0, 16)):
         rest = read(loader, epoch, cut)
         assert len(rest) == 16 - cut
-        for mine, theirs in zip(rest, whole[epoch][cut:], strict=True):
+        for mine, theirs in zip_strict(rest, whole[epoch][cut:]):
             assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
     loader.close()
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from tests.data.helpers import Draws, prepared, read
+from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -44,7 +45,7 @@ def test_a_batch_is_the_same_whatever_was_drawn_between() -> None:
         torch.manual_seed(0)
         random.random()
         disturbed.append(batch)
-    assert all(torch.equal(a, b) for a, b in zip(quiet, disturbed, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip_strict(quiet, disturbed))
 
 
 def test_random_collating_is_the_same_in_a_worker() -> None:
@@ -53,7 +54,7 @@ def test_random_collating_is_the_same_in_a_worker() -> None:
 
     here = read(prepared(Draws(), collate_fn=noisy), 1)
     there = read(prepared(Draws(), collate_fn=noisy, num_workers=2), 1)
-    assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip_strict(here, there))
 
 
 class NoisyTensors(TensorDataset):
@@ -71,7 +72,7 @@ def test_a_kind_of_tensor_dataset_that_draws_is_seeded(wrap: Any) -> None:
     assert state() == before
     random.seed(5)
     again = read(loader, 0)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(quiet, again, strict=True))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip_strict(quiet, again))
 
 
 class Told(Dataset):

@@ -21,6 +21,7 @@ from tests.data.helpers import (
     prepared,
     read,
 )
+from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 def same(one: list[Any], other: list[Any]) -> bool:
     if len(one) != len(other):
         return False
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return all(torch.equal(a, b) for a, b in zip_strict(one, other))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_samples_do_not_depend_on_the_number_of_processes() -> None:
         read(prepared(Draws(40), shuffle=True, rank=rank, world_size=2), 1)
         for rank in range(2)
     ]
-    together = [torch.cat(parts) for parts in zip(*ranks, strict=True)]
+    together = [torch.cat(parts) for parts in zip_strict(*ranks)]
     assert same(together, whole)
 
 

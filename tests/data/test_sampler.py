@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from devrun.data.sampler import EpochBatchSampler
+from tests.support.strict import zip_strict
 
 
 class Indices(EpochBatchSampler):
@@ -49,7 +50,7 @@ def test_a_global_batch_is_the_same_whatever_the_number_of_processes(
         list(sampler(64, 8 // world_size, rank=rank, world_size=world_size))
         for rank in range(world_size)
     ]
-    together = [flat(list(parts)) for parts in zip(*ranks, strict=True)]
+    together = [flat(list(parts)) for parts in zip_strict(*ranks)]
     assert together == whole
 
 

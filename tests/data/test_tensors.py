@@ -20,6 +20,7 @@ from devrun.tensors import (
     tensors_in,
     to_device,
 )
+from tests.support.strict import zip_strict
 
 
 class Pair(NamedTuple):
@@ -68,9 +69,9 @@ def test_every_tensor_is_found_and_replaced_in_a_container_of_its_type(kind):
     assert type(doubled) is type(value)
     assert [t.shape for t in tensors_in(doubled)] == [(4, 2), (4,)]
     assert all(
-        torch.equal(a * 2, b) for a, b in zip((x, y), tensors_in(doubled), strict=True)
+        torch.equal(a * 2, b) for a, b in zip_strict((x, y), tensors_in(doubled))
     )
-    assert [t is o for t, o in zip(tensors_in(value), (x, y), strict=True)] == [
+    assert [t is o for t, o in zip_strict(tensors_in(value), (x, y))] == [
         True,
         True,
     ]

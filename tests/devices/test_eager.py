@@ -16,6 +16,7 @@ from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.step import MicroBatches
 from tests.support.cpu import Prepared, batch, net, same, weights
 from tests.support.near import assert_near
+from tests.support.strict import zip_strict
 
 
 def closure_loop(steps: int) -> tuple[list[float], list[torch.Tensor]]:
@@ -68,7 +69,7 @@ def test_resumed_optimizer_state_is_used_and_kept_in_place():
     moments = [state["exp_avg"].clone() for state in adam.state.values()]
     again = Prepared(model, optimizer=adam)
     assert again.optimizer is adam
-    for state, before in zip(adam.state.values(), moments, strict=True):
+    for state, before in zip_strict(adam.state.values(), moments):
         assert torch.equal(state["exp_avg"], before)
         assert float(state["step"]) == 1.0
 

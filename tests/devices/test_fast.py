@@ -13,6 +13,7 @@ from devrun.errors import ConfigError
 from devrun.models import GPT
 from devrun.runners.training import build_training
 from tests.support.observe import Lines
+from tests.support.strict import zip_strict
 
 UPDATES = 6
 
@@ -126,7 +127,7 @@ def test_a_fused_update_takes_up_the_state_of_another_layout(tmp_path, kind, pla
         run.resume(path)
         run.optimizer.param_groups[0]["fused"] = fused
         ends.append(trained(run, 5))
-    for one, other in zip(*ends, strict=True):
+    for one, other in zip_strict(*ends):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 

@@ -10,6 +10,7 @@ from torch.nn.utils import clip_grad_norm_
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
+from tests.support.strict import zip_strict
 
 
 def net() -> nn.Module:
@@ -56,7 +57,7 @@ def test_clipping_has_torchs_bits(max_norm):
     expected, norms = by_hand(max_norm)
     model, measured = by_adapter(UpdatePolicy(grad_clip={"max_norm": max_norm}))
     assert measured == norms
-    for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+    for mine, theirs in zip_strict(model.parameters(), expected.parameters()):
         assert torch.equal(mine, theirs)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from devrun.cli.main import main
 from devrun.devices.versions import fitting, misfit
 from tests.support import zygote
 
@@ -30,6 +31,17 @@ def test_a_known_release_for_another_torch_does_not_fit_and_the_right_one_is_nam
         f"no known release of kit is for torch {HERE}, the newest, 2.0, is for "
         "torch 1.10"
     )
+
+
+def test_the_emulated_gaudi_needs_a_torch_with_devices_in_python(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("devrun.torch_features.VERSION", "2.6.0")
+    config = ROOT / "configs" / "digits" / "resnet8_digits.yaml"
+    assert main(["train", str(config), "--device", "hpu", "--emulate"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the emulated Gaudi needs torch 2.9 or later, this is torch" in line
 
 
 def installed(site, package, distribution, version, *requires):

@@ -17,6 +17,7 @@ from tests.dist.worker import Losses, net, runner_of, samples, sgd
 from tests.support import zygote
 from tests.support.ranks import found_by
 from tests.support.near import assert_near
+from tests.support.strict import zip_strict
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -85,7 +86,7 @@ def doubled() -> tuple[list[float], list[list[float]]]:
 
 
 def assert_weights(mine: list[list[float]], theirs: list[list[float]], **how: Any):
-    for one, other in zip(mine, theirs, strict=True):
+    for one, other in zip_strict(mine, theirs):
         assert one == pytest.approx(other, **(how or {"rel": 1e-4, "abs": 1e-6}))
 
 

@@ -27,6 +27,7 @@ from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
 from tests.support.ranks import do
+from tests.support.strict import zip_strict
 
 
 def net() -> nn.Module:
@@ -177,7 +178,7 @@ def skipped() -> Any:
 
 
 def _same(params: Any, others: Any) -> bool:
-    return all(torch.equal(p, q) for p, q in zip(params, others, strict=True))
+    return all(torch.equal(p, q) for p, q in zip_strict(params, others))
 
 
 def stopped() -> Any:

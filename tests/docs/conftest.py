@@ -9,6 +9,7 @@ import pytest
 
 from devrun import registry
 from devrun.devices import resolve
+from tests.support.strict import zip_strict
 
 
 @pytest.fixture(autouse=True)
@@ -25,5 +26,5 @@ def registered_as_before(monkeypatch):
         each.get("none of them")  # loads the built-in ones
     before = [copy.copy(each.module_dict) for each in known]
     yield
-    for each, names in zip(known, before, strict=True):
+    for each, names in zip_strict(known, before):
         each.module_dict = names

@@ -11,6 +11,7 @@ import torch
 
 from devrun.cli.main import main
 from tests.docs.blocks import ROOT
+from tests.support.strict import zip_strict
 
 pytest.importorskip("sklearn")
 
@@ -63,8 +64,8 @@ def test_optuna_searches_and_prunes(tmp_path, monkeypatch):
 def test_an_own_device_trains_as_the_cpu_does_and_meters():
     program = example("own_device")
     metered, plain = program["main"](), program["main"]("cpu")
-    for mine, theirs in zip(
-        metered.model.parameters(), plain.model.parameters(), strict=True
+    for mine, theirs in zip_strict(
+        metered.model.parameters(), plain.model.parameters()
     ):
         assert torch.equal(mine, theirs)
     images = 1438 * (64 * 4 + 8)  # 8 x 8 floats and a label of int64

@@ -17,6 +17,7 @@ from devrun.config.options import parse_value
 from devrun.hooks import HOOKS, STAGES, Priority
 from devrun.step import Capability
 from tests.docs.blocks import ROOT, codes, items, table, text_of
+from tests.support.strict import zip_strict
 
 COMMANDS_PAGE = "docs/commands.md"
 HELP = {"-h", "--help"}
@@ -113,7 +114,7 @@ def agrees(cell, target, *, shared=()):
     actual = [(n, d) for n, d in signature(target) if n not in shared]
     written = [code.partition("=") for code in codes(cell)]
     assert [name for name, _, _ in written] == [name for name, _ in actual]
-    for (name, equals, text), (_, default) in zip(written, actual, strict=True):
+    for (name, equals, text), (_, default) in zip_strict(written, actual):
         if equals:
             assert ast.literal_eval(text) == default, name
         else:

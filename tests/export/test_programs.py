@@ -12,6 +12,7 @@ from devrun import EpochBasedRunner
 from devrun.checkpoint import read_checkpoint
 from devrun.registry import MODELS
 from tests.support.shipped import CASES, TEXT, VECTORS, model_of, output_of, samples
+from tests.support.strict import zip_strict
 
 EMA = [{"type": "EMAHook", "momentum": 0.5}]
 
@@ -51,7 +52,7 @@ def test_onnxruntime_computes_what_the_model_does_for_any_batch(name, trained, e
         values = session.run(None, {given: batch.numpy()})
         (found,) = [
             v
-            for v, n in zip(values, facts["outputs"], strict=True)
+            for v, n in zip_strict(values, facts["outputs"])
             if n in ("output", "logits")
         ]
         with torch.no_grad():

@@ -26,6 +26,7 @@ from tests.support.shipped import (
     output_of,
     samples,
 )
+from tests.support.strict import zip_strict
 
 SGD = {"type": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
 ADAMW = {"type": "AdamW", "lr": 1e-3, "weight_decay": 0.1}
@@ -147,9 +148,9 @@ def test_the_graph_does_the_update_that_pytorch_does(name, trained, export):
     given, labels = samples(name, 4), torch.tensor([0, 1, 2, 3])
     batch = (given, given if CASES[name][1] is TEXT else labels)
     session = onnxruntime.InferenceSession("step.onnx")
-    given = {**state, **dict(zip(facts["batch"], batch, strict=True))}
+    given = {**state, **dict(zip_strict(facts["batch"], batch))}
     values = session.run(None, {name: value.numpy() for name, value in given.items()})
-    values = dict(zip(facts["outputs"], values, strict=True))
+    values = dict(zip_strict(facts["outputs"], values))
     loss, expected = plain_update(name, state, batch)
     assert values["loss"] == pytest.approx(loss, abs=1e-5)
     for weight, value in expected.items():

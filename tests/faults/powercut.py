@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.strict import zip_strict
+
 RECORDED = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir", "close")
 
 
@@ -177,7 +179,7 @@ class Disk:
         unsettled = [d for d in directories if d.pending]
         choices = [range(len(d.pending) + 1) for d in unsettled]
         for counts in itertools.product(*choices):
-            pairs = list(zip(unsettled, counts, strict=True))
+            pairs = list(zip_strict(unsettled, counts))
             there = {n for d, count in pairs for n, _ in d.pending[:count]}
             if there.isdisjoint(n for d, count in pairs for n, _ in d.pending[count:]):
                 yield from self._trees({id(d): count for d, count in pairs})

@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.first_hour.terminal import ROOT, Terminal, environment
+from tests.support.strict import zip_strict
 
 PEERS = Path(__file__).with_name("peers")
 PORTING = ROOT / "examples" / "porting"
@@ -227,7 +228,7 @@ def main() -> int:
     sys.stdout.write(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n")
     with tempfile.TemporaryDirectory() as folder:
         programs = environment(Path(folder))
-        for role, other in zip(ROLES, OTHERS, strict=True):
+        for role, other in zip_strict(ROLES, OTHERS):
             if role is notebook_user and not importlib.util.find_spec("nbconvert"):
                 continue
             cells = []

@@ -9,6 +9,7 @@ import torch
 
 from tests.support import zygote
 from tests.support.points import model, samples
+from tests.support.strict import zip_strict
 
 SCRIPT = """
 import json, sys
@@ -64,7 +65,7 @@ def two_ranks(tmp_path_factory):
     work_dir = tmp_path_factory.mktemp("two")
     processes = zygote.start_ranks(["-c", SCRIPT, work_dir])
     said = [process.communicate(timeout=120) for process in processes]
-    for process, (_, stderr) in zip(processes, said, strict=True):
+    for process, (_, stderr) in zip_strict(processes, said):
         assert process.returncode == 0, stderr
     return work_dir, [json.loads(stdout.splitlines()[-1]) for stdout, _ in said]
 

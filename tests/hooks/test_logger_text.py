@@ -14,6 +14,7 @@ from devrun.hooks.logger import LoggerHook, TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
 from tests.support.observe import records
 from tests.support.points import loader, make_runner, model
+from tests.support.strict import zip_strict
 
 TIMES = r"eta: 0:00:\d\d, time: \d+\.\d{3}, data_time: \d+\.\d{3}, (memory: \d+, )?"
 RATE = r"samples_per_sec: \d+\.\d"
@@ -60,7 +61,7 @@ def test_train_lines_of_an_epoch_runner_are_mmcvs(tmp_path):
     lines = runner.lines.matching(r"^Epoch \[")
     expected = [(1, 2, 1.5), (1, 4, 3.5), (2, 2, 5.5), (2, 4, 7.5)]
     assert len(lines) == 4
-    for line, (epoch, done, loss) in zip(lines, expected, strict=True):
+    for line, (epoch, done, loss) in zip_strict(lines, expected):
         head = rf"Epoch \[{epoch}\]\[{done}/4\]\tlr: 1\.000e-01, "
         pattern = rf"{head}{TIMES}loss: {loss:.4f}, {RATE}"
         assert re.fullmatch(pattern, line), line
@@ -77,7 +78,7 @@ def test_train_lines_of_an_iter_runner_are_mmcvs(tmp_path):
     )
     lines = runner.lines.matching(r"^Iter \[")
     assert len(lines) == 2
-    for line, (done, loss) in zip(lines, [(4, 2.5), (8, 6.5)], strict=True):
+    for line, (done, loss) in zip_strict(lines, [(4, 2.5), (8, 6.5)]):
         pattern = rf"Iter \[{done}/8\]\tlr: 1\.000e-01, {TIMES}loss: {loss:.4f}, {RATE}"
         assert re.fullmatch(pattern, line), line
 

@@ -14,6 +14,7 @@ from devrun.errors import (
 from devrun.step import UpdatePolicy
 from tests.hpu.runs import close, device, loader, make, net, train, weights
 from tests.support.observe import Lines
+from tests.support.strict import zip_strict
 
 MODES = ("lazy", "eager", "compile")
 
@@ -223,7 +224,7 @@ def test_a_loop_of_ones_own_over_the_model_gets_its_batches_to_the_device():
     plain = net()
     plain.load_state_dict(weights(runner))
     torch.manual_seed(0)
-    for ours, (inputs, _) in zip(mine, loader(), strict=True):
+    for ours, (inputs, _) in zip_strict(mine, loader()):
         assert ours.shape == plain(inputs).shape
     inputs = next(iter(loader()))[0]
     torch.testing.assert_close(

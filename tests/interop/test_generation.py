@@ -7,6 +7,7 @@ import torch
 
 from tests.registry.scanning import let_torchvision_load
 from tests.support.generation import generated, prompts
+from tests.support.strict import zip_strict
 
 transformers = pytest.importorskip("transformers")
 let_torchvision_load()  # which transformers imports where it is
@@ -37,7 +38,7 @@ def test_tokens_are_those_of_transformers(name, device):
     where = device if device == "cpu" else {"type": device, "emulate": True}
     found = generated(model_of(name), where)
     model = model_of(name)
-    for sample, tokens in zip(prompts(), found, strict=True):
+    for sample, tokens in zip_strict(prompts(), found):
         ids = sample["input_ids"][None]
         whole = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)
         assert tokens == tuple(whole[0, ids.shape[1] :].tolist())

@@ -17,6 +17,7 @@ from devrun.data.datasets.huggingface import PROCESSORS
 from devrun.errors import ConfigError, DataError
 from devrun.models.build import build_model
 from tests.registry.scanning import let_torchvision_load
+from tests.support.strict import zip_strict
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "hugging_face"
@@ -91,7 +92,7 @@ def test_the_emulators_give_the_losses_of_the_cpu(tmp_path, device, on_gaudi):
         mine = train(config, tmp_path / device, *changes, device=device)
     theirs = train(config, tmp_path / "cpu", *changes)
     assert [r["mode"] for r in mine] == ["train"] * 3 + ["val"]
-    for row, other in zip(mine, theirs, strict=True):
+    for row, other in zip_strict(mine, theirs):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 

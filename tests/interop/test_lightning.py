@@ -16,6 +16,7 @@ from devrun.cli.main import main
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks import EvalHook
 from tests.registry.scanning import let_torchvision_load
+from tests.support.strict import zip_strict
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = str(EXAMPLES / "lightning_digits.yaml")
@@ -121,7 +122,7 @@ def test_an_emulated_ipu_gives_the_losses_of_the_cpu(lit, tmp_path):
         model.net[1].p = 0.0  # whose random stream is the device's own
         trained(model, name, work_dir=tmp_path / name)
         found[name] = records(tmp_path / name)
-    rows = list(zip(found["cpu"], found["ipu"], strict=True))
+    rows = list(zip_strict(found["cpu"], found["ipu"]))
     assert len(rows) == 8
     for mine, theirs in rows:
         for key in ("seen", "loss", "val_loss", "val_acc", "seen_epoch"):

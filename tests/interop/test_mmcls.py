@@ -19,6 +19,7 @@ from devrun.errors import ConfigError
 from devrun.hooks import Hook
 from devrun.interop import scope_of
 from devrun.runners.training import build_training
+from tests.support.strict import zip_strict
 
 pytestmark = [  # of packages that are no longer maintained
     pytest.mark.filterwarnings(f"ignore::{kind}")
@@ -189,8 +190,8 @@ def test_precise_statistics_are_those_of_mmcls(configs, tmp_path, monkeypatch):
     class After(Hook):
         def after_train_epoch(self, runner):
             update_bn_stats(twins[0], Batches(batches), 4)
-            for (name, ours), theirs in zip(
-                runner.model.named_buffers(), twins[0].buffers(), strict=True
+            for (name, ours), theirs in zip_strict(
+                runner.model.named_buffers(), twins[0].buffers()
             ):
                 if "running" in name:
                     torch.testing.assert_close(ours, theirs)

@@ -7,6 +7,7 @@ import torch
 
 from devrun.checkpoint import read_checkpoint
 from tests.interop.engine_runs import by_mmengine, classifier, rows, train
+from tests.support.strict import zip_strict
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
@@ -58,7 +59,7 @@ def test_precise_bn_has_the_statistics_of_mmpretrains(folder):
     assert names
     for name in names:
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-5)
-    for mine, result in zip(rows("val"), results, strict=True):
+    for mine, result in zip_strict(rows("val"), results):
         assert {key: mine[key] for key in result} == pytest.approx(result)
 
 
@@ -108,7 +109,7 @@ def test_prototypes_are_prepared_before_each_evaluation(folder):
     assert train(text) == 0
     wanted, _, results = by_mmengine(text)
     assert losses() == pytest.approx(wanted, rel=1e-5)
-    for mine, result in zip(rows("val"), results, strict=True):
+    for mine, result in zip_strict(rows("val"), results):
         assert result
         assert {key: mine[key] for key in result} == pytest.approx(result)
     (best,) = Path("out/checkpoints").glob("best_retrieval_Recall_1_*")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.engine_runs import by_mmengine, classifier, rows, train
+from tests.support.strict import zip_strict
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
@@ -73,7 +74,7 @@ def test_losses_rates_and_results_are_those_of_mmengine(folder, case):
     found = [row["lr"] for row in rows("train")]
     assert found == pytest.approx(rates, rel=1e-3, abs=6e-6)  # as the log has them
     assert len(results) > 1
-    for mine, theirs in zip(rows("val"), results, strict=True):
+    for mine, theirs in zip_strict(rows("val"), results):
         assert {key: mine[key] for key in theirs} == pytest.approx(theirs)
 
 
@@ -90,11 +91,11 @@ def test_an_update_of_several_batches_has_the_rate_of_its_last(folder):
     assert train(text) == 0
     wanted, rates, results = by_mmengine(text)
     assert len(wanted) == 16
-    pairs = [(a + b) / 2 for a, b in zip(wanted[::2], wanted[1::2], strict=True)]
+    pairs = [(a + b) / 2 for a, b in zip_strict(wanted[::2], wanted[1::2])]
     assert losses() == pytest.approx(pairs, rel=1e-5)
     found = [row["lr"] for row in rows("train")]
     assert found == pytest.approx(rates[1::2], abs=6e-6)
-    for mine, theirs in zip(rows("val"), results, strict=True):
+    for mine, theirs in zip_strict(rows("val"), results):
         assert {key: mine[key] for key in theirs} == pytest.approx(theirs)
 
 

@@ -18,6 +18,7 @@ from tests.interop.engine_runs import (
     rows,
     train,
 )
+from tests.support.strict import zip_strict
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
@@ -34,7 +35,7 @@ def test_losses_rates_and_results_are_those_of_mmengines_own_runner(folder, name
     ours = rows("train")
     assert [row["loss"] for row in ours] == pytest.approx(losses, rel=1e-5)
     assert [row["lr"] for row in ours] == pytest.approx(rates, rel=1e-12)
-    for mine, theirs in zip(rows("val"), results, strict=True):
+    for mine, theirs in zip_strict(rows("val"), results):
         assert theirs
         for key, value in theirs.items():
             assert mine[key] == pytest.approx(value)

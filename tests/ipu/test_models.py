@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
+from tests.support.strict import zip_strict
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
@@ -74,7 +75,7 @@ def test_a_split_changes_nothing_but_the_place(options):
     reference.run([data], [("train", 1)])
     with reference.evaluating():
         theirs = reference.eval_step(
-            tuple(torch.cat(parts) for parts in zip(*loader(8, 2), strict=True))
+            tuple(torch.cat(parts) for parts in zip_strict(*loader(8, 2)))
             if len(batch[0]) == 8
             else batch
         )
@@ -213,7 +214,7 @@ class Structured(nn.Module):
 
 
 def records(samples):
-    images, labels = (torch.stack(column) for column in zip(*samples, strict=True))
+    images, labels = (torch.stack(column) for column in zip_strict(*samples))
     return Record(Pair(images, labels), torch.ones(len(samples)))
 
 

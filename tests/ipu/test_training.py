@@ -11,6 +11,7 @@ from devrun.hooks import EMAHook, EvalHook, Hook
 from devrun.models import ResNet
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
 from tests.support.near import assert_near
+from tests.support.strict import zip_strict
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 GLOBAL = 16
@@ -227,7 +228,7 @@ def test_averaged_weights_are_those_of_the_cpu():
         runner.run([loader()], [("train", 1)])
         runner.close()
         found.append((ema.state_dict()["model"], runner.model))
-    for mine, theirs in zip(*reversed(found), strict=True):
+    for mine, theirs in zip_strict(*reversed(found)):
         assert_same_state(mine, theirs, **CLOSE)
 
 

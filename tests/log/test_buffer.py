@@ -10,6 +10,7 @@ import torch
 
 from devrun.errors import ConfigError
 from devrun.log import LogBuffer
+from tests.support.strict import zip_strict
 
 
 class Queued(torch.Tensor):
@@ -23,7 +24,7 @@ PLACES = [torch.Tensor, Queued]
 
 def filled(values, counts=None) -> LogBuffer:
     buffer = LogBuffer()
-    for value, count in zip(values, counts or [1] * len(values), strict=True):
+    for value, count in zip_strict(values, counts or [1] * len(values)):
         buffer.update({"loss": value}, count)
     return buffer
 

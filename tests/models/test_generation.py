@@ -7,6 +7,7 @@ import torch
 
 from devrun.errors import ConfigError
 from tests.support.generation import LENGTHS, generated, gpt, plain
+from tests.support.strict import zip_strict
 
 
 def test_the_cache_changes_no_token():
@@ -26,9 +27,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_sample_alone():
 def test_a_text_ends_with_the_token_that_stops_it():
     whole = plain(gpt())
     stop = whole[0][2]
-    for tokens, all_of_it in zip(
-        generated(gpt(), "cpu", stop=stop), whole, strict=True
-    ):
+    for tokens, all_of_it in zip_strict(generated(gpt(), "cpu", stop=stop), whole):
         end = all_of_it.index(stop) + 1 if stop in all_of_it else 8
         assert tokens == all_of_it[:end]
 

@@ -18,6 +18,7 @@ from devrun.optim import (
     build_optimizer,
     register_torch_optimizers,
 )
+from tests.support.strict import zip_strict
 
 
 class Gan(nn.Module):
@@ -46,9 +47,7 @@ def test_a_config_gives_the_same_optimizer_as_the_constructor_call():
     )
     assert type(built) is torch.optim.SGD
     assert built.state_dict() == direct.state_dict()
-    same = zip(
-        built.param_groups[0]["params"], direct.param_groups[0]["params"], strict=True
-    )
+    same = zip_strict(built.param_groups[0]["params"], direct.param_groups[0]["params"])
     assert all(mine is theirs for mine, theirs in same)
 
 

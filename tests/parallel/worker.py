@@ -32,6 +32,7 @@ from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import strategy_for
 from devrun.runners import EpochBasedRunner
 from tests.support.ranks import do
+from tests.support.strict import zip_strict
 
 TOKENS = 12
 
@@ -515,7 +516,7 @@ def one_file(folder: Path) -> Any:
             moments = [v["exp_avg"].tolist() for v in file.optimizer["state"].values()]
             names = [name for name, _ in gpt().named_parameters()]
             weights = {k: v.tolist() for k, v in file.state_dict.items()}
-            found.append([weights, dict(zip(names, moments, strict=True))])
+            found.append([weights, dict(zip_strict(names, moments))])
     return found
 
 

@@ -9,6 +9,7 @@ from devrun.data.build import build_loaders
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS, Registry
 from tests.registry.scanning import let_torchvision_load
+from tests.support.strict import zip_strict
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -89,7 +90,7 @@ def test_models_of_a_folder_and_of_a_config_are_built(folder):
 
 
 def pairs(samples, scale=1):
-    inputs, labels = zip(*samples, strict=True)
+    inputs, labels = zip_strict(*samples)
     return torch.stack(inputs) * scale, torch.as_tensor(labels)
 
 

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from tests.rehearsal.test_report import copied, log_of
+from tests.support.strict import zip_strict
 
 BROWSER = shutil.which("chromium")
 
@@ -59,7 +60,7 @@ def legend(page, chart):
     page.wait_for_timeout(200)
     labels = chart.locator(".u-legend .u-label").all_text_contents()
     values = chart.locator(".u-legend .u-value").all_text_contents()
-    return dict(zip(labels, values, strict=True))
+    return dict(zip_strict(labels, values))
 
 
 def chart_of(page, name):

@@ -13,6 +13,7 @@ from devrun.hooks import Hook, OptimizerHook, Priority
 from devrun.step import Capability
 from tests.support.noisy import plain_loader, runner
 from tests.support.observe import Trace
+from tests.support.strict import zip_strict
 
 
 class NoGradients(CPUAdapter):
@@ -120,7 +121,7 @@ def test_an_own_optimizer_hook_does_the_update():
     )
     run.register_optimizer_hook(Signed())
     run.run([plain_loader(1)])
-    for old, new in zip(before, model.parameters(), strict=True):
+    for old, new in zip_strict(before, model.parameters()):
         assert torch.allclose((old - new).abs(), torch.full_like(old, 0.5))
 
 

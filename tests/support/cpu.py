@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
+from tests.support.strict import zip_strict
 
 
 def net() -> nn.Module:
@@ -28,7 +29,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    return all(torch.equal(a, b) for a, b in zip_strict(first, second))
 
 
 class Prepared:

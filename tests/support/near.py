@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.support.strict import zip_strict
+
 
 def assert_near(found: Any, expected: Any, roundings: float = 200) -> None:
     """Assert that the floats of two trees differ by no more than their rounding.
@@ -45,8 +47,8 @@ def _pairs(found: Any, expected: Any, name: str) -> _Pairs:
         assert found.keys() == expected.keys(), name
         for key, value in expected.items():
             yield from _pairs(found[key], value, f"{name}[{key!r}]")
-    elif isinstance(expected, list | tuple) and not _is_row(expected):
-        for i, pair in enumerate(zip(found, expected, strict=True)):
+    elif isinstance(expected, (list, tuple)) and not _is_row(expected):
+        for i, pair in enumerate(zip_strict(found, expected)):
             yield from _pairs(*pair, f"{name}[{i}]")
     else:
         ours, theirs = (torch.as_tensor(v).detach().cpu() for v in (found, expected))
@@ -57,4 +59,4 @@ def _pairs(found: Any, expected: Any, name: str) -> _Pairs:
 
 
 def _is_row(values: Any) -> bool:
-    return all(isinstance(value, int | float) for value in values)
+    return all(isinstance(value, (int, float)) for value in values)

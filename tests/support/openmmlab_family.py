@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from devrun.config import Config
+from tests.support.strict import zip_strict
 
 SIDE = 64
 SHORT = [
@@ -95,7 +96,7 @@ def make_segmentation(folder, count=2):
         ("data/CHASE_DB1", (".png", "_1stHO.png"), 2),
     ):
         for part in ("training", "validation"):
-            for kind, end in zip(("images", "annotations"), ending, strict=True):
+            for kind, end in zip_strict(("images", "annotations"), ending):
                 where = Path(folder, root, kind, part)
                 where.mkdir(parents=True)
                 shape = (SIDE, SIDE, 3) if kind == "images" else (SIDE, SIDE)

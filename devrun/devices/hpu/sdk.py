@@ -17,6 +17,7 @@ from devrun.devices.emulation import (
 from devrun.devices.versions import fitting, misfit, release_of
 from devrun.errors import OUT_OF_MEMORY, DeviceUnavailableError
 from devrun.text import joined
+from devrun.torch_features import needs
 
 PACKAGE = "habana_frameworks"
 GET_IT = (
@@ -84,8 +85,10 @@ def load(emulate: bool) -> SDK:
 
     Raises:
         DeviceUnavailableError: it is not here, or does not fit this torch.
+        UnsupportedFeatureError: this torch has no devices that are written in Python.
     """
     if emulate:
+        needs("2.9", "the emulated Gaudi", "device")
         use_emulators()
     elif is_emulated(PACKAGE):
         raise DeviceUnavailableError(

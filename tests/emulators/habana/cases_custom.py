@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from tests.support.strict import zip_strict
+
 MODES = ("lazy", "eager")
 
 OPS = torch.ops.hpu
@@ -128,7 +130,7 @@ def test_a_mixture_of_experts():
         choice = permuted, "relu", 0, 2
         ours = OPS.mixture_of_experts(*operands, first, gate, last, *choice)
         equal(ours, expected, rtol=1e-4, atol=1e-4)
-        pairs = zip(first, gate, strict=True)
+        pairs = zip_strict(first, gate)
         both = [torch.cat(pair, 0 if permuted else 1) for pair in pairs]
         ours, most = OPS.mixture_of_experts(*operands, both, last, *choice, True)
         equal(ours, expected, rtol=1e-4, atol=1e-4)

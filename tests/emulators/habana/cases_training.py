@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.support.near import assert_near
+from tests.support.strict import zip_strict
 
 MODES = ("lazy", "eager")
 
@@ -31,7 +32,7 @@ def same_as_host(model, x, atol=1e-5):
     ours.sum().backward()
     theirs.sum().backward()
     torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), atol=atol, rtol=0)
-    for mine, other in zip(model.parameters(), host.parameters(), strict=True):
+    for mine, other in zip_strict(model.parameters(), host.parameters()):
         torch.testing.assert_close(mine.grad.cpu(), other.grad, atol=1e-4, rtol=0)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.near import assert_near
+from tests.support.strict import zip_strict
 
 PRODUCTS = {
     "linear": (F.linear, (5, 700), (3, 700), (3,)),
@@ -45,7 +46,7 @@ def test_a_product_of_halves_is_the_float_one_rounded(name):
     expected = product(x.float(), *wide)
     expected.sum().backward()
     assert_near(out, expected, 1)
-    for weight, before, exact in zip(model.weights, weights, wide, strict=True):
+    for weight, before, exact in zip_strict(model.weights, weights, wide):
         assert weight.dtype == torch.float16
         updated = before.float() - exact.grad.half().float()
         # Attention's gradients are made from its result, which is rounded by then.

@@ -8,6 +8,8 @@ import poptorch
 import pytest
 import torch
 
+from tests.support.strict import zip_strict
+
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     "nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
@@ -32,9 +34,9 @@ def options(iterations=1, steps=1, replicas=1, reduction=None):
 
 def by_hand(model, optimizer, x, y, updates, parts, mean=True):
     """The loop that one call stands for; returns the last loss."""
-    for bx, by in zip(x.chunk(updates), y.chunk(updates), strict=True):
+    for bx, by in zip_strict(x.chunk(updates), y.chunk(updates)):
         optimizer.zero_grad()
-        for mx, my in zip(bx.chunk(parts), by.chunk(parts), strict=True):
+        for mx, my in zip_strict(bx.chunk(parts), by.chunk(parts)):
             _, loss = model(mx, my)
             (loss / parts if mean else loss).backward()
         optimizer.step()
@@ -42,8 +44,8 @@ def by_hand(model, optimizer, x, y, updates, parts, mean=True):
 
 
 def assert_same_weights(model, other):
-    for (name, a), b in zip(
-        model.state_dict().items(), other.state_dict().values(), strict=True
+    for (name, a), b in zip_strict(
+        model.state_dict().items(), other.state_dict().values()
     ):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
 
@@ -225,7 +227,7 @@ def test_optimizer_state_resumes_exactly(make, data, kind, settings):
     optimizer.load_state_dict(state)
     for _ in range(2):
         training(x, y)
-    for a, b in zip(second.parameters(), whole.parameters(), strict=True):
+    for a, b in zip_strict(second.parameters(), whole.parameters()):
         assert torch.equal(a, b)
 
 

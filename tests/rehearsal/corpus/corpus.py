@@ -32,6 +32,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.support import zygote
+from tests.support.strict import zip_strict
 
 HERE = Path(__file__).parent
 DEVICES = ("cpu", "cuda", "hpu", "ipu")
@@ -204,9 +205,7 @@ class Score:
             rows.append((device, *counts, share, self.alarms[device], *mended))
         widths = [max(len(str(row[i])) for row in rows) for i in range(len(head))]
         lines = (
-            "  ".join(
-                str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)
-            )
+            "  ".join(str(cell).ljust(width) for cell, width in zip_strict(row, widths))
             for row in rows
         )
         return "\n".join([*(line.rstrip() for line in lines), *self.told])
