@@ -100,14 +100,13 @@ def of_error(error: BaseException) -> str | None:
     while one is not None and one not in chain:
         chain.append(one)
         one = one.__cause__ or one.__context__
+    places: list[tuple[str, int]] = []
     for each in reversed(chain):
         # torch.compile tells the lines of what it traces in its text alone
         told = [(file, int(line)) for file, line in _CALL.findall(str(each))]
         traced = list(_places(traceback.walk_tb(each.__traceback__)))
-        site = user_line(reversed(told)) or user_line(reversed(traced))
-        if site is not None:
-            return site
-    return None
+        places += [*reversed(told), *reversed(traced)]
+    return user_line(places)
 
 
 def defined(made: Any) -> str | None:
