@@ -91,8 +91,8 @@ class Training:
                 self.cfg.get("parallel") or {},
             ):
                 if error.key in owner:
-                    place, section = where(owner, error.key), owner[error.key]
-                    named = where(section, "type").origin
+                    place = where(owner, error.key)
+                    named = where(owner.get(error.key or ""), "type").origin
                     if named and place.origin and named.file != place.origin.file:
                         # it goes into a section of another file
                         place = replace(place, origin=named)

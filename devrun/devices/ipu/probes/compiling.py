@@ -40,8 +40,8 @@ class Compiling(Probe):
         trained = {one.stack[:1] for one in found if one.training}
         for one in sorted(found, key=lambda one: not one.training):
             if one.training:
-                found = finding_of(one)
-                yield replace(found, site=found.site or self._section())
+                told = finding_of(one)
+                yield replace(told, site=told.site or self._section())
             elif one.stack[:1] not in trained:
                 yield finding_of(one, fix=self._on_the_host())
 
