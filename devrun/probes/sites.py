@@ -22,6 +22,8 @@ _MODELS = str(_PACKAGE / "models")
 _CHECK = f"{_MODELS}/finite.py"
 """Of weights, by devrun itself."""
 _CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_CHILD = str(_PACKAGE / "rehearsal" / "check" / "child.py")
+"""Where the process of a rehearsal begins: what called it is no user's."""
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 EMULATORS = str(_PACKAGE / "emulators")
@@ -62,6 +64,8 @@ def user_line(places: Iterable[tuple[str, int]]) -> str | None:
     """
     library = None
     for file, line in places:
+        if file == _CHILD:
+            break
         if is_foreign(file) or is_own(file) or calls_model(file):
             continue
         if file.startswith(_NUMPY):

@@ -172,7 +172,7 @@ def test_a_sound_program_gives_nothing(script, capsys):
 def test_a_program_that_does_not_use_the_device_is_not_clean(script):
     path = script("import torch\nprint(torch.ones(2).sum())\n")
     found = check_program(str(path), devices=("ipu",))
-    assert brief(found) == [("advice", "not used", None)]
+    assert brief(found) == [("advice", "not used", f"{path}:1")]
     found = check_program(str(path), devices=("hpu",))
     assert ("breaks", "not imported", f"{path}:1") in brief(found)
     path = script("import habana_frameworks.torch, torch\nprint(torch.ones(2).sum())\n")
