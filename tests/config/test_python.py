@@ -110,7 +110,7 @@ def test_a_value_used_twice_becomes_two(load):
         ("a = [].__class__()", "the call"),
         ("a = '{0.__class__}'.format(1)", "only {}, {0} and {name} are filled"),
         ("a = '{0[a]}'.format({'a': 1})", "only {}, {0} and {name} are filled"),
-        ("a = lambda: 1", "`lambda: 1`"),
+        ("a = lambda x: 1", "`lambda x: 1`"),
         ("a = dict", "the function dict as a value"),
         ("a = sorted([1], key=len)", "the function len as a value"),
         ("a = (b := 1)", "`(b := 1)`"),
