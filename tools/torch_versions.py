@@ -63,7 +63,7 @@ def environment(release: str, python: str) -> Path:
     changes = {"torch": release, "torchvision": None, **OTHERS[release]}
     pins = folder / "constraints.txt"
     subprocess.run([python, "-m", "venv", folder], check=True)
-    asked = [mine, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
+    asked = [str(mine), "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
     listed = subprocess.run(asked).returncode == 0  # what Python 3.9 has is not
     lines = (ROOT / "constraints.txt").read_text().splitlines() if listed else []
     kept = [line for line in lines if re.split("==", line)[0] not in changes]
