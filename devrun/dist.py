@@ -154,6 +154,7 @@ def close_dist() -> None:
     """Leave the process group; safe without one."""
     group = _group()
     if group is not None:
+        let_gloo_finish()  # torch 2.0 waits for its thread, which may wait for the GIL
         group.destroy_process_group()
 
 

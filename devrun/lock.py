@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -20,9 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devrun.errors import ConfigError
-from devrun.files import parse_json, unfollowed
+from devrun.files import open_regular, parse_json, unfollowed
 
 LOCK = "run.lock"
+_FLOCK = "hhqqi4x"
+"""`struct flock` of Linux: type, whence, start, length, process."""
 
 
 @dataclass
@@ -61,6 +64,25 @@ def lock_directory(
         elif owner is None or any(o not in (None, owner) for o in lock.owners):
             raise _in_use(directory, " of this process")
         lock.owners.append(owner)
+
+
+def may_run(directory: str | os.PathLike[str]) -> bool:
+    """Whether a run has the directory, or may have it on another machine.
+
+    The lock is asked for and not tried: a run that begins now finds it free.
+    """
+    place = Path(directory).resolve()
+    if place in _held:
+        return True  # whose lock would end with another descriptor
+    try:
+        with open_regular(place / LOCK) as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
+            found = fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked)
+            host = parse_json(file.read(4096))["host"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return True
+    free: bool = struct.unpack(_FLOCK, found)[0] == fcntl.F_UNLCK
+    return not free or host != socket.gethostname()
 
 
 def unlock_directory(

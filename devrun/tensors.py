@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -37,6 +38,13 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in `value`, in order."""
     return (tensor for _, tensor in named_tensors(value))
+
+
+def held(value: Any) -> list[Tensor]:
+    """`value`, or what it holds where it is a container, as far as they are tensors."""
+    parts = value.values() if isinstance(value, Mapping) else value
+    inner = parts if isinstance(value, (Mapping, list, tuple, deque)) else [value]
+    return [one for one in inner if isinstance(one, Tensor)]
 
 
 def nbytes(tensor: Tensor) -> int:

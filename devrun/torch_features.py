@@ -54,8 +54,8 @@ def has_backend(name: str) -> bool:
     """Whether processes can exchange through it."""
     if not lacks("2.1"):
         return torch.distributed.is_backend_available(name)
-    known = getattr(torch.distributed, f"is_{name}_available", None)
-    return known is None or bool(known())
+    asked = getattr(torch.distributed, f"is_{name}_available", None)
+    return bool(asked()) if asked else name in torch.distributed.Backend.backend_list
 
 
 def name_of_plug_in() -> str | None:

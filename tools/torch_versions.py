@@ -24,6 +24,8 @@ OTHERS: dict[str, dict[str, str | None]] = {
     "2.4.1": OLD,
     "2.6.0": {"sympy": "1.13.1"},
     "2.9.1": {},
+    "2.11.0": {},
+    "2.13.0": {},
 }
 """Release of torch -> what goes with it instead of what constraints.txt says."""
 EXTRAS = "demo,images,metrics,tensorboard"
@@ -61,7 +63,9 @@ def environment(release: str, python: str) -> Path:
     changes = {"torch": release, "torchvision": None, **OTHERS[release]}
     pins = folder / "constraints.txt"
     subprocess.run([python, "-m", "venv", folder], check=True)
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    asked = [mine, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
+    listed = subprocess.run(asked).returncode == 0  # what Python 3.9 has is not
+    lines = (ROOT / "constraints.txt").read_text().splitlines() if listed else []
     kept = [line for line in lines if re.split("==", line)[0] not in changes]
     kept += [f"{name}=={number}" for name, number in changes.items() if number]
     pins.write_text("\n".join(kept) + "\n")

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from devrun.blame import is_users
 from devrun.devices.emulation import EMULATED_PACKAGES
+from devrun.probes.sources import carried
+from devrun.tensors import held
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
 """What torch itself keeps in a module; a captured `forward` is there too."""
@@ -105,9 +107,10 @@ class CaptureWatch:
 
     Compared are the global states of `random` and `numpy.random`, and the plain values
     in the attributes of every module of `roots`: numbers, text, containers and plain
-    objects of them, NumPy arrays and random generators. Tensors are not: graphs have
-    those. An attribute that was missing or None before counts as a cache that is being
-    filled. What is as before at the end is no finding.
+    objects of them, NumPy arrays and random generators. An attribute that was missing
+    or None before counts as a cache that is being filled. Of tensors, which a graph
+    has, only those are found that a method reads before it puts others in their place.
+    What is as before at the end is no finding.
 
     Args:
         host_torch: compare torch's CPU generator too, for devices with one of their
@@ -129,6 +132,7 @@ class CaptureWatch:
     def __enter__(self) -> CaptureWatch:
         self._before = _copies(self._streams)
         self._kept = {module: _attributes(module) for module in self._names}
+        self._tensors = {module: _tensors(module) for module in self._names}
         _watching.append(self)
         return self
 
@@ -141,6 +145,8 @@ class CaptureWatch:
                 self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
             self._compare(module, before, _attributes(module))
+        for module, tensors in self._tensors.items():
+            self._carries(module, tensors, _tensors(module))
 
     def _compare(
         self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
@@ -155,6 +161,18 @@ class CaptureWatch:
             what = f"draws from {name}" if drawn else change
             uses = rf"self\.{re.escape(key)}\b"
             self.findings.append(Finding(what, _site_of([module], uses), drawn))
+
+    def _carries(
+        self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
+    ) -> None:
+        """Tensors that a later call would have read, in attributes of no graph's."""
+        for key, tensors in now.items():
+            if list(map(id, tensors)) == list(map(id, before.get(key, ()))):
+                continue
+            site = carried(_class_of(module), key)
+            if site is not None:
+                name = f"{self._names[module]}.{key}"
+                self.findings.append(Finding(f"changes {name}", site, False))
 
 
 def _filled_in(was: Any, now: Any) -> bool:
@@ -219,6 +237,12 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     """What is compared of a module's own attributes, by name."""
     own = vars(module).items()
     return _copies({key: value for key, value in own if key not in _INTERNAL})
+
+
+def _tensors(module: nn.Module) -> dict[str, list[Tensor]]:
+    """Those that attributes hold, and no graph has."""
+    own = vars(module).items()
+    return {key: held(value) for key, value in own if key not in _INTERNAL}
 
 
 def _copied(value: Any, depth: int = _DEPTH) -> Any:

@@ -86,8 +86,8 @@ def telling(
     def tell(what: str, name: str) -> None:
         remedy = instead.get(name) or instead["device"]
         remedy = remedy.replace("NAME", what.rpartition(".")[2])
-        site = sites.here(2)
-        if site is None:
+        site = sites.line_asking()
+        if site is None:  # a graph that is run again
             return
         note.found(
             Finding(

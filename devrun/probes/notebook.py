@@ -80,7 +80,9 @@ class Notes:
     def reduced(self) -> list[str]:
         """A clause for each size that was made smaller."""
         return [
-            f"{key}: {less}, not {size}" for key, (less, size) in self.sizes.items()
+            f"{key}: {less}, not {size}"
+            for key, (less, size) in self.sizes.items()
+            if less != size
         ]
 
 

@@ -72,6 +72,10 @@ class Probe(Watching):
         """
         return None
 
+    def follows(self, error: Exception) -> bool:
+        """Whether `error`, which names no line, comes of what it has found before."""
+        return False
+
     def after(self, training: Training) -> Iterable[Finding]:
         """What it found, once the run is over, or broke."""
         return ()

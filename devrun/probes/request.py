@@ -38,5 +38,5 @@ class Request:
     """Bytes that the device has; None where nobody said it."""
     torch_device: str = "cpu"
     """On which torch has the tensors."""
-    first: bool = True
+    first: bool = False
     """Whether it also looks at what is the same on every device."""

@@ -22,6 +22,8 @@ _MODELS = str(_PACKAGE / "models")
 _CHECK = f"{_MODELS}/finite.py"
 """Of weights, by devrun itself."""
 _CALLERS = tuple(f"{_MODELS}/{name}.py" for name in ("calls", "step_module", "steps"))
+_CHILD = str(_PACKAGE / "rehearsal" / "check" / "child.py")
+"""Where the process of a rehearsal begins: what called it is no user's."""
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 EMULATORS = str(_PACKAGE / "emulators")
@@ -62,6 +64,8 @@ def user_line(places: Iterable[tuple[str, int]]) -> str | None:
     """
     library = None
     for file, line in places:
+        if file == _CHILD:
+            break
         if is_foreign(file) or is_own(file) or calls_model(file):
             continue
         if file.startswith(_NUMPY):
@@ -100,14 +104,13 @@ def of_error(error: BaseException) -> str | None:
     while one is not None and one not in chain:
         chain.append(one)
         one = one.__cause__ or one.__context__
+    places: list[tuple[str, int]] = []
     for each in reversed(chain):
         # torch.compile tells the lines of what it traces in its text alone
         told = [(file, int(line)) for file, line in _CALL.findall(str(each))]
         traced = list(_places(traceback.walk_tb(each.__traceback__)))
-        site = user_line(reversed(told)) or user_line(reversed(traced))
-        if site is not None:
-            return site
-    return None
+        places += [*reversed(told), *reversed(traced)]
+    return user_line(places)
 
 
 def defined(made: Any) -> str | None:

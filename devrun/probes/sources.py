@@ -48,10 +48,15 @@ def _source(owner: type | ModuleType) -> tuple[list[str], int, str]:
         return [], 0, ""
 
 
+def _tree(owner: type) -> tuple[ast.Module, int, str]:
+    """Its source as a tree, the number of its first line, and its file."""
+    lines, first, file = _source(owner)
+    return ast.parse(textwrap.dedent("".join(lines))), first, file
+
+
 def stored(owner: type, name: str) -> str | None:
     """The last line of the class that puts something into `self.name`."""
-    lines, first, file = _source(owner)
-    tree = ast.parse(textwrap.dedent("".join(lines)))
+    tree, first, file = _tree(owner)
     nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name)]
     found = [one.lineno for one in nodes]
     return user_line([(file, first + max(found) - 1)]) if found else None
@@ -67,6 +72,55 @@ def _stores(node: Any, name: str) -> bool:
     if isinstance(node, ast.Subscript):
         node = node.value
     return stored and getattr(node, "attr", None) == name
+
+
+def carried(owner: type, name: str) -> str | None:
+    """The line of a method that changes `self.name` after it has read what it was.
+
+    A cache is none, which an `if` that reads it fills.
+    """
+    tree, first, file = _tree(owner)
+    for method in ast.walk(tree):
+        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+            continue
+        nodes = _without_caches(method, name)
+        read = [one.lineno for one in nodes if _loads(one, name)]
+        stores = [one for one in nodes if _stores(one, name)]
+        cleared = [one.lineno for one in nodes if _clears(one, name)]
+        begins = min([*cleared, *(one.lineno + 1 for one in stores)], default=0)
+        if read and stores and begins > min(read):
+            line = max(one.lineno for one in stores)
+            return user_line([(file, first + line - 1)])
+    return None
+
+
+def _without_caches(method: ast.AST, name: str) -> list[Any]:
+    """Its nodes, but those of an `if` that asks for `self.name` and sets it."""
+    found: list[Any] = []
+    todo: list[ast.AST] = [method]
+    while todo:
+        node = todo.pop()
+        inner = list(ast.walk(node))
+        if isinstance(node, ast.If) and any(
+            _loads(n, name) for n in ast.walk(node.test)
+        ):
+            if any(_stores(one, name) for one in inner):
+                continue
+        found.append(node)
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+def _clears(node: Any, name: str) -> bool:
+    """`self.name.clear()`."""
+    cleared = getattr(node, "attr", None) == "clear"
+    return cleared and getattr(node.value, "attr", None) == name
+
+
+def _loads(node: Any, name: str) -> bool:
+    """`self.name`, where it is read."""
+    loaded = isinstance(getattr(node, "ctx", None), ast.Load)
+    return loaded and getattr(node, "attr", None) == name
 
 
 def made_at(model: nn.Module, name: str) -> str | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -91,7 +91,12 @@ class Training:
                 self.cfg.get("parallel") or {},
             ):
                 if error.key in owner:
-                    error.locate(where(owner, error.key))
+                    place = where(owner, error.key)
+                    named = where(owner.get(error.key or ""), "type").origin
+                    if named and place.origin and named.file != place.origin.file:
+                        # it goes into a section of another file
+                        place = replace(place, origin=named)
+                    error.locate(place)
             raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 from collections import deque
@@ -147,6 +148,39 @@ def put_back(self):
 )
 def test_tensors_caches_and_what_is_put_back_are_no_findings(act, own):
     assert watch(act, **own) == []
+
+
+class Carries(nn.Module):
+    """Reads tensors of the call before, keeps some for others, and fills a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.state, self.mask = torch.tensor(0.0), None, None
+        self.queue, self.kept = deque(maxlen=2), []
+
+    def forward(self, x):
+        self.kept = []
+        self.kept.append(x)
+        if self.mask is None or self.mask.shape != x.shape:
+            self.mask = torch.ones_like(x)
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()  # mean
+        self.queue.append(x)  # queue
+        state = x if self.state is None else self.state
+        self.state = state + 1, x  # state
+        return self.mask * x
+
+
+def test_tensors_that_the_next_call_would_read_are_found_and_no_others():
+    with CaptureWatch(model := Carries()) as seen:
+        model(torch.zeros(1))
+    lines = inspect.getsourcelines(Carries)[0]
+    first = inspect.getsourcelines(Carries)[1]
+    for found in seen.findings:
+        name = found.what.rpartition(".")[2]
+        line = int(found.site.rpartition(":")[2])
+        assert lines[line - first].endswith(f"# {name}\n")
+    names = {found.what for found in seen.findings}
+    assert names == {f"changes Carries.{name}" for name in ("mean", "queue", "state")}
 
 
 def test_torchs_host_generator_is_compared_where_asked():

@@ -170,7 +170,8 @@ def test_killed_resumed_and_empty_runs_are_beside_a_good_one(trained, opened, tm
     series = chart_of(page, "loss").locator(".u-legend .u-series")
     assert series.count() == 1 + 2 * 3
     tables = page.locator("table").all_inner_texts()
-    assert "running" in tables[0] and "no module named layers" in tables[0]
+    assert "no module named layers" in tables[0]
+    assert "lost" in tables[0] and "last heard of" in tables[0]
     assert "SIGTERM" in tables[1] and "2026-01-01" in tables[1]
     bars = page.locator(".legend").all_inner_texts()
     assert len(bars) == 3  # the killed one's by its log

@@ -9,6 +9,9 @@ import math
 import os
 import re
 import shutil
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from devrun.cli.main import main
 from devrun.hooks import HOOKS, Hook
 from devrun.rehearsal.report.data import thinned
 from devrun.rehearsal.report.runs import read_run
+from tests.support import zygote
 from tests.support.observe import records
 
 OTHER = {"type": "SGD", "lr": 0.05}
@@ -101,6 +105,32 @@ def test_a_resumed_run_is_one_curve(trained, report, tmp_path):
     ]
     assert loss.steps.tolist() == [2, 4, 6, 8, 10]
     assert loss.values.tolist() == [*old[:2], 16.0, 18.0, 20.0]
+
+
+def test_a_run_that_nobody_holds_is_lost_if_it_was_of_this_machine(
+    trained, report, tmp_path
+):
+    work_dir = copied(trained, tmp_path)
+    facts = json.loads((work_dir / "run.json").read_text())
+    (work_dir / "run.json").write_text(json.dumps({**facts, "status": "running"}))
+
+    def status():
+        (run,) = json.loads(report(work_dir, "--json")[1])["runs"]
+        assert run["facts"]["heard"].startswith("20")
+        return run["facts"]["status"]
+
+    assert status() == "lost"
+    code = "import sys, devrun.lock as l; l.lock_directory(sys.argv[1]); input()"
+    command = [sys.executable, "-c", code, str(work_dir)]
+    with subprocess.Popen(command, stdin=-1, cwd=zygote.ROOT) as other:
+        while f'"pid": {other.pid},' not in (work_dir / "run.lock").read_text():
+            time.sleep(0.01)
+        assert status() == "running"
+        other.kill()
+    assert status() == "lost"
+    lock = json.loads((work_dir / "run.lock").read_text())
+    (work_dir / "run.lock").write_text(json.dumps({**lock, "host": "elsewhere"}))
+    assert status() == "running"
 
 
 def test_a_resumed_run_has_the_cost_of_its_parts_and_what_interrupted_them(

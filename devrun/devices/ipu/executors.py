@@ -76,7 +76,8 @@ class Executor:
             )
         now, then = flat.constants, known.constants
         for path in now.keys() | then.keys():
-            if path not in self.changing and now.get(path) != then.get(path):
+            told = path in self.changing or isinstance(now.get(path), str)  # a name
+            if not told and now.get(path) != then.get(path):
                 self.changing.add(path)
                 logger.warning(
                     "ipu: %s is no tensor and changes from batch to batch; the graph "

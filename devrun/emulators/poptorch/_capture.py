@@ -197,6 +197,10 @@ class Recorder(TorchFunctionMode):
             check_operators(name, seen.names)
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
+            elif _rules.narrows(name, (args, kwargs), result):
+                given = map(self._captured, leaves)
+                if large := self.detour.overflow(function, given, spec, self.tape):
+                    self.detour.note(_rules.beyond(name, large), tape=self.tape)
         except Error as error:
             self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)

@@ -283,12 +283,13 @@ class _Registered:
     """Parameters and buffers by place, to see which were rebound or deleted."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.places = []
-        for prefix, module in model.named_modules():
-            for kind, group in registered(module).items():
-                for name, tensor in group.items():
-                    full = f"{prefix}.{name}" if prefix else name
-                    self.places.append((kind, full, module, group, name, tensor))
+        self.groups: list[tuple[dict[str, Any], set[str]]] = []
+        for kind, full, module, group in _groups(model):
+            self.groups.append((group, set(group)))
+            for name, tensor in group.items():
+                self.places.append((kind, full + name, module, group, name, tensor))
 
     def check(self, recorder: Recorder) -> None:
         """Refuse another tensor in the place of one."""
@@ -310,7 +311,23 @@ class _Registered:
             place = binding_of(module, name)
             refuse(Error(text), "assignment", recorder.training, place)
 
+        known = {id(group): names for group, names in self.groups}
+        for kind, full, module, group in _groups(self.model):
+            for name in group.keys() - known.get(id(group), group.keys()):
+                text = f"{kind} {full}{name} is added when calling the forward method."
+                place = binding_of(module, name)
+                refuse(Error(text), "assignment", recorder.training, place)
+
     def restore(self) -> None:
-        """Put everything back where it was."""
+        """Put everything back where it was; what is new has no values."""
+        for group, names in self.groups:
+            group.update(dict.fromkeys(group.keys() - names))
         for _, _, _, group, name, tensor in self.places:
             group[name] = tensor
+
+
+def _groups(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, dict[str, Any]]]:
+    """`parameter` or `buffer`, the path before a name, the module and its tensors."""
+    for prefix, module in model.named_modules():
+        for kind, group in registered(module).items():
+            yield kind, f"{prefix}." if prefix else "", module, group

@@ -22,7 +22,9 @@ from typing import Any, Tuple
 import torch
 from torch import nn
 
+from poptorch import _rules
 from poptorch._errors import Error
+from poptorch._half import FloatPartials
 from poptorch._tape import Slot, Tape
 from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 
@@ -111,7 +113,7 @@ def tried(
     try:
         return check(*args)
     except Error as error:
-        refuse(error, operation, training, ())
+        refuse(error, operation, training)
         return instead
 
 
@@ -166,6 +168,15 @@ class Detour:
         if collecting() is not None and tape is self._tape:
             refuse(error, NUMBERS, self._training)
 
+    def overflow(
+        self, function: Callable[..., Any], leaves: Iterable[Any], spec: Any, tape: Tape
+    ) -> float:
+        """The number that the first micro-batch has too large for what it is cast to;
+        0 without one."""
+        if collecting() is None or tape is not self._tape:
+            return 0.0
+        return float(self._call(_rules.Overflow(function), leaves, spec))
+
     def place(self, slot: int) -> None:
         """The loss in `slot` is made now."""
         if collecting() is not None:
@@ -200,7 +211,8 @@ class Detour:
     def _call(self, function: Callable[..., Any], leaves: Any, spec: Any) -> Any:
         nodes = self._tape.nodes
         random = torch.random.fork_rng(devices=[])
-        with random, torch.no_grad(), DisableTorchFunctionSubclass():
+        plain = DisableTorchFunctionSubclass()
+        with random, torch.no_grad(), plain, FloatPartials():
             self._make_room()
             for node in nodes[self._done :]:
                 node.run(self._env, False)

@@ -76,6 +76,13 @@ _LARGEST = (
     (torch.int32, 2**31 - 1, "whole number"),
 )
 """Type -> the largest number that a tensor of it has on the device."""
+_LEAST_HALF = 2.0**-24
+_SUMS = frozenset(
+    {"add", "add_", "__add__", "__radd__", "__iadd__", "sub", "clamp", "clamp_min"}
+    | {"clamp_", "clamp_min_"}
+)
+"""Functions to which a small number is given so that a result is not 0."""
+_CASTS = frozenset({"to", "half", "type", "type_as"})
 _RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
 
 UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
@@ -142,16 +149,58 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def check_numbers(name: str, args: Any, result: Any) -> Error | None:
     """What a number loses that the type of its tensor cannot hold."""
-    kinds = {v.dtype for v in leaves_of(result) if isinstance(v, torch.Tensor)}
+    kinds = _kinds(result)
     numbers = [v for v in leaves_of(args) if type(v) in (int, float)]
     for dtype, limit, kind in _LARGEST:
         large = [v for v in numbers if limit < abs(v) < float("inf")]
         if dtype in kinds and large:
-            return Error(
-                f"{name}: {large[0]} is beyond {limit:g}, the largest {kind} that the "
-                "IPU has here"
-            )
+            return beyond(name, large[0], limit, kind)
+    small = [v for v in numbers if 0 < abs(v) < _LEAST_HALF / 2]
+    if torch.float16 in kinds and small and name in _SUMS:
+        return Error(
+            f"{name}: {small[0]} is 0 in half precision, whose least number is "
+            f"{_LEAST_HALF:.1g}"
+        )
     return None
+
+
+def beyond(
+    name: str,
+    number: float,
+    limit: float = _LARGEST[0][1],
+    kind: str = _LARGEST[0][2],
+) -> Error:
+    """Of a number that is too large; by default for half precision."""
+    return Error(
+        f"{name}: {number:.10g} is beyond {limit:g}, the largest {kind} that the IPU "
+        "has here"
+    )
+
+
+def narrows(name: str, args: Any, result: Any) -> bool:
+    """Whether numbers of 32 bits are cast to half precision."""
+    half = _kinds(result) == {torch.float16}
+    return half and name in _CASTS and torch.float32 in _kinds(args)
+
+
+class Overflow:
+    """Calls such a function: the largest number if any becomes infinite, else 0."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> float:
+        tensors = [v for v in leaves_of((args, kwargs)) if isinstance(v, torch.Tensor)]
+        wide = [v for v in tensors if v.dtype is torch.float32 and v.numel()]
+        found = self._function(*args, **kwargs)
+        if not torch.isinf(found).any():
+            return 0.0
+        largest = max(float(v.abs().max()) for v in wide)
+        return 0.0 if largest == float("inf") else largest
+
+
+def _kinds(values: Any) -> set[torch.dtype]:
+    return {v.dtype for v in leaves_of(values) if isinstance(v, torch.Tensor)}
 
 
 def check_results(name: str, results: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,14 +43,26 @@ class GoesOn:
 
     Args:
         seconds: those of the whole rehearsal.
+        follows: whether an error is no finding of its own.
     """
 
-    def __init__(self, note: Notebook, seconds: float) -> None:
+    def __init__(
+        self, note: Notebook, seconds: float, follows: Callable[[Exception], bool]
+    ) -> None:
         self._note, self._seconds = note, seconds / _PARTS
+        self._follows = follows
         self._hung = False
         self._sources = Sources()
         self._replaced = False
         """Whether there was an update without the names that the model gives."""
+        self.reduced: dict[str, int] = {}
+        """Key of the config -> the size that it has when nothing is made smaller."""
+
+    def whole(self, error: Exception) -> dict[str, int]:
+        """Of the sizes that were made smaller, those that `error` names."""
+        text = str(error)
+        named = (k for k, n in self.reduced.items() if re.search(rf"\b{n}\b", text))
+        return {key: self.reduced[key] for key in named}
 
     @contextmanager
     def around(self, training: Training) -> Iterator[None]:
@@ -89,10 +102,13 @@ class GoesOn:
             except _StoppedError:
                 pass
             except Exception as error:
+                if self._follows(error):
+                    return instead(*args)
                 if isinstance(error, NoGradientError) and args[1:]:
                     untrained(self._note, training, args[1])
                     return instead(*args)
-                if isinstance(error, DevrunError) or is_out_of_memory(error):
+                own = isinstance(error, DevrunError) or is_out_of_memory(error)
+                if own or self.whole(error):
                     raise
                 ended = backward_fault(error, training, args[1]) if args[1:] else None
                 if ended is not None:

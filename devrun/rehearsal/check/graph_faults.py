@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from devrun.probes.sources import stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
 from devrun.run import Run
 from devrun.step import Capability
-from devrun.tensors import tensors_in
+from devrun.tensors import held, tensors_in
 
 LATE = "late parameter"
 _IN_PLACE = re.compile("modified by an inplace operation|in-place operation")
@@ -105,11 +104,7 @@ def _kept(model: nn.Module) -> Iterator[tuple[type, str, int]]:
     for module in model.modules():
         own = {**vars(module), **module._buffers}
         for name, value in own.items():
-            if isinstance(value, dict):
-                value = list(value.values())
-            held = list(value) if isinstance(value, (list, tuple, deque)) else [value]
-            tensors = [one for one in held if isinstance(one, Tensor)]
-            count = sum(one.grad_fn is not None for one in tensors)
+            count = sum(one.grad_fn is not None for one in held(value))
             if count:
                 yield type(module), name, count
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from devrun.probes.sites import is_library, user_line
 
 LOOPS = (ast.While, ast.For)
-_STAY = (ast.Pass, ast.Return, ast.Import, ast.ImportFrom)
+_STAY = (ast.Pass, ast.Return)
 """Statements that are needed, or nothing."""
 
 
@@ -48,6 +48,8 @@ class Sources:
         Args:
             kinds: of statements that may go.
         """
+        name = getattr(error, "name", None)  # of a NameError or AttributeError
+        lacks = any(name in lost for lost in self._lost.values())
         for frame, line in reversed(list(_calls(error))):
             code = frame.f_code
             file = code.co_filename
@@ -63,11 +65,10 @@ class Sources:
                 continue
             lost = self._lost.setdefault((file, code.co_firstlineno), set())
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
-            follows = bool(lost & loaded)
+            follows = lacks or bool(lost & loaded)
             lost |= stored if follows else stored - loaded
             return Left(f"{file}:{gone.lineno}", follows)
-        name = getattr(error, "name", None)  # of a NameError or AttributeError
-        return Left(None, any(name in lost for lost in self._lost.values()))
+        return Left(None, lacks)
 
     def _body(self, code: CodeType) -> Any:
         tree = self.tree(code.co_filename)
@@ -190,6 +191,8 @@ def _names(statement: ast.AST, use: type) -> set[str]:
     """Variables and attributes of `self` that a statement sets, or reads."""
     found = set()
     for node in ast.walk(statement):
+        if isinstance(node, ast.alias) and use is ast.Store:
+            found.add(node.asname or node.name.partition(".")[0])
         if isinstance(node, ast.Name) and isinstance(node.ctx, use):
             found.add(node.id)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, use):

@@ -57,7 +57,8 @@ def programs(
         packages = " nor ".join(FACTS[name].packages[0] for name in known)
         flags = " or ".join(f"--device {name}" for name in known)
         raise ConfigError(
-            f"{script} imports neither {packages}: say with {flags} which it uses"
+            f"{script} imports neither {packages}: say which it is for, before its "
+            f"name: {flags} {script}"
         )
     return [Program(script, words, device, memory) for device in chosen]
 
@@ -93,13 +94,17 @@ def _main(script: str) -> dict[str, Any]:
     """The variables of the program, which other modules find as `__main__`."""
     names = vars(import_module("__main__"))
     names.clear()  # of those of the command
+    # as of any script: a worker that is spawned looks there
     names.update(__name__="__main__", __file__=script, __builtins__=builtins)
+    names.update(dict.fromkeys(("__doc__", "__loader__", "__package__", "__spec__")))
     return names
 
 
 def _broke(note: Notebook, error: BaseException, why: str) -> None:
     name, site = type(error).__name__, of_error(error)
     remedy = "mend the line that is named"
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"install what has {error.name!r} here, or leave the line out"
     note.found(Finding("breaks", "raises", name, why, remedy, site))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from devrun.config.imports import import_custom, import_named, search_folders
@@ -38,7 +39,8 @@ MOST = 12
 def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
     """Run it, in so many seconds, and write into `note` what is found."""
     cfg = request.cfg  # of this process alone
-    probing, going = _probes(request, note), GoesOn(note, seconds)
+    probing = _probes(request, note)
+    going = GoesOn(note, seconds, partial(_follows, probing))
     with ExitStack() as whole:
         for probe in probing:
             whole.enter_context(probe.throughout())
@@ -52,7 +54,7 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         for probe in probing:
             safely(note, probe.before, cfg)
         folder = whole.enter_context(tempfile.TemporaryDirectory(dir=note.folder))
-        _shorten(cfg, request, note, probing, folder)
+        going.reduced = _shorten(cfg, request, note, probing, folder)
         for probe in probing:
             change(cfg, safely(note, probe.changes, cfg) or {})
         first = _trained(cfg, request, note, probing, going)
@@ -74,10 +76,13 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
 
 def _shorten(
     cfg: Any, request: Request, note: Notebook, probing: list[Probe], folder: str
-) -> None:
+) -> dict[str, int]:
     """Two rounds of `steps` updates; a run that resumes between them has the second.
 
     What would take too long is made smaller, but not below what a probe needs.
+
+    Returns:
+        Key -> size of what was made smaller.
     """
     least: dict[str, int] = {}
     for probe in probing:
@@ -99,6 +104,7 @@ def _shorten(
     own = cfg.get(request.device)
     if request.mode and isinstance(own, Mapping) and "mode" in own:
         change(cfg, {f"{request.device}.mode": request.mode})
+    return {key: size for key, (_, size) in reduced.items()}
 
 
 def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
@@ -161,11 +167,20 @@ def _trained(
             if training is not None:
                 for probe in probing:
                     safely(note, probe.finish, training)
-            changes = _around(error, cfg, note, probing)
+            changes = _whole(error, note, going) or _around(error, cfg, note, probing)
             if changes is None:
                 return None
             apply(cfg, changes)
     return None
+
+
+def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
+    """The sizes that the user's code has too, which may not be made smaller."""
+    sizes = going.whole(error)
+    for key, size in sizes.items():
+        note.reduced(key, size, size)
+        del going.reduced[key]
+    return sizes
 
 
 def _around(
@@ -175,6 +190,8 @@ def _around(
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:
             return changes
+    if _follows(probing, error):
+        return None
     found = refusal(error, note.seen)
     note.found(found)
     # what this device alone cannot do says nothing of the config
@@ -182,6 +199,11 @@ def _around(
     if found.fix is None and isinstance(error, DevrunError) and not own:
         note.refused(error)
     return found.fix
+
+
+def _follows(probing: list[Probe], error: Exception) -> bool:
+    """Whether it comes of what was found already, and says no line itself."""
+    return refusal(error).site is None and any(one.follows(error) for one in probing)
 
 
 def _built(cfg: Any, request: Request) -> Training:
@@ -212,6 +234,7 @@ def _resume(
         if LATE not in {key[1] for key in note.seen}:  # it follows from those
             note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    if not {"once", "frozen", *BACKWARD} & {key[1] for key in note.seen}:
-        for finding in differences(first, second, training):
+    other = {"once", "frozen", *BACKWARD} & {key[1] for key in note.seen}
+    for finding in differences(first, second, training):
+        if finding.what == "data" or not other:
             note.found(finding)

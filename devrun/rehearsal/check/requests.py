@@ -13,12 +13,13 @@ from devrun.devices.resolve import adapter_class, device_names
 from devrun.errors import DeviceUnavailableError, DevrunError
 from devrun.probes.probe import Probes
 from devrun.probes.request import Grants, Request
+from devrun.step import Capability
 
 
 def requests(
     cfg: Any, grants: Grants, devices: Sequence[str], **sizes: Any
 ) -> list[Request]:
-    """A request for each mode of each device; the first looks at the rest too.
+    """A request for each mode of each device; the first that can looks at the rest too.
 
     Args:
         devices: names; those of `usual` by default.
@@ -41,9 +42,17 @@ def requests(
         for mode in probes.modes or ("",):
             section = _section(cfg, on, emulated, mode)
             one = Request(cfg, grants, device, section, emulated, mode, **sizes)
-            one = replace(one, torch_device=probes.torch_device, first=not found)
-            found.append(one)
+            found.append(replace(one, torch_device=probes.torch_device))
+    eager = (n for n, one in enumerate(found) if _has_gradients(one.section))
+    first = next(eager, 0)
+    found[first] = replace(found[first], first=True)
     return found
+
+
+def _has_gradients(section: Any) -> bool:
+    """Whether the model's own code and gradients can be looked at on that device."""
+    device = section["type"] if isinstance(section, Mapping) else section
+    return Capability.GRAD_ACCESS in adapter_class(device).capabilities
 
 
 def bring(devices: Sequence[str], grants: Grants) -> None:

@@ -17,7 +17,7 @@ from devrun.probes.sites import defined
 from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
-from devrun.tensors import tensors_in
+from devrun.tensors import held, tensors_in
 
 _SOURCES = ("Generator", "Random", "RandomState")
 """Names of classes of torch's, numpy's and Python's that draw random numbers."""
@@ -87,11 +87,8 @@ class Updates(Watching):
 
     def _save(self, runner: Run) -> None:
         now, before = _plain(runner), self._first or {}
-        self.changed = [
-            key
-            for key, value in now.items()
-            if value is None or before.get(key, value) != value
-        ]
+        known = [k for k, v in now.items() if v is None or before.get(k, v) != v]
+        self.changed = [*known, *(key for key in now if key not in before)]
         self.saved = runner.save_checkpoint(name="middle")
 
 
@@ -112,8 +109,8 @@ def _plain(runner: Run) -> dict[tuple[type, str], Any]:
                 found[type(owner), name] = None
             elif isinstance(value, (int, float)):
                 found[type(owner), name] = value
-            elif isinstance(value, Tensor):
-                found[type(owner), name] = _digest(value)
+            elif tensors := held(value):
+                found[type(owner), name] = _digest(tensors)
     return found
 
 
@@ -137,7 +134,8 @@ def differences(
         one = first.by_number.get(number)
         if one is None or one == two:
             continue
-        yield _finding(number + 1, one, two, training, first.changed)
+        begins = number == min(second.by_number)
+        yield _finding(number + 1, one, two, training, first.changed, begins)
         return
 
 
@@ -147,7 +145,9 @@ def _finding(
     two: Update,
     training: Training,
     changed: list[tuple[type, str]],
+    begins: bool,
 ) -> Finding:
+    """Of one update; after the first, other weights come of the update before."""
     if one.batch != two.batch:
         what = "data"
         why = (
@@ -159,7 +159,7 @@ def _finding(
             "for each sample, or from a generator made of the sample's index"
         )
         owner, method = getattr(training.loaders[0], "dataset", None), "__getitem__"
-    elif one.weights != two.weights:
+    elif one.weights != two.weights and begins:
         what = "weights"
         why = (
             f"the weights or buffers before update {number} are not those that were "
@@ -170,7 +170,7 @@ def _finding(
     else:
         what = "update"
         why = (
-            f"update {number} has another loss from the same weights and batch: the "
+            f"update {number} goes otherwise from the same weights and batch: the "
             "model or a hook holds a state that no checkpoint has"
         )
         remedy = (

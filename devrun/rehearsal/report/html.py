@@ -23,6 +23,7 @@ from devrun.rehearsal.report.shares import ADVICE
 _FOLDER = Path(__file__).parent / "page"
 _FACTS = {
     "status": "status", "error": "failed because", "stopped": "ended because",
+    "heard": "last heard of",
     "device": "device", "versions": "versions", "git": "revision",
     "seed": "seed", "world_size": "processes", "started": "started",
     "command": "command",
@@ -33,6 +34,10 @@ _SWEPT = {
 }  # fmt: skip
 _AXES = ("per_second", "p50_ms", "p99_ms")
 _CHART = (480, 200)
+_COLUMNS = 5
+"""Runs at the most that have a column each; more have a row."""
+_LONG = ("versions", "command")
+"""Facts that no row of many has room for."""
 _PARTS = tuple(ADVICE)
 """Each has a colour, the same in every run."""
 
@@ -47,14 +52,20 @@ def page(data: Mapping[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     env.filters["csp"] = _source
+    names = [run["name"] for run in runs]
+    facts = [
+        ["", *names],
+        *([title, *(_fact(run, k) for run in runs)] for k, title in _FACTS.items()),
+        *([t, *(show(run["figures"]) for run in runs)] for t, show in _FIGURES),
+    ]
+    facts = [row for row in facts if any(row[1:])]
+    if many := len(runs) > _COLUMNS:
+        facts = [row for row in facts if row[0] not in _LONG]
     text = env.get_template("page.html").render(
-        title="devrun report: " + ", ".join(run["name"] for run in runs),
-        names=[run["name"] for run in runs],
+        title=f"devrun report: {f'{len(runs)} runs' if many else ', '.join(names)}",
+        names=names,
         runs=[{**run, "parts": _parts(run["figures"]["shares"])} for run in runs],
-        facts=[
-            *([title, *(_fact(run, k) for run in runs)] for k, title in _FACTS.items()),
-            *([t, *(show(run["figures"]) for run in runs)] for t, show in _FIGURES),
-        ],
+        facts=[list(row) for row in zip(*facts)] if many else facts,
         interruptions=[
             [run["name"], *(shown(part[key]) for key in PART)]
             for run in runs

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError
 from devrun.files import open_regular, user_path
+from devrun.lock import may_run
 from devrun.text import RECORD, one_line
 
 POSITION = ("mode", "epoch", "iter", "step")
@@ -123,12 +125,29 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     run = RecordedRun(path)
     run.curves = list(_curves(logs, run.problems))
     run.facts = _facts(path / "run.json", run.problems)
+    if run.facts.get("status") == "running":
+        run.facts.update(_fate(path))
     found = [_facts(one, run.problems) for one in path.glob("run-*.json")]
     run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
     run.config = _config(path, run.problems)
     run.warnings = _warnings(path.glob("*.log"), run.problems)
     run.sweeps = list(_sweeps(sorted(path.glob("latency*.json")), run.problems))
     return run
+
+
+def _fate(path: Path) -> dict[str, Any]:
+    """Of a run that has not said that it ended."""
+    heard = max(
+        log.stat().st_mtime for log in (*path.glob("*.log*"), path / "run.json")
+    )
+    last = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(heard))
+    if may_run(path):
+        return {"heard": last}
+    return {
+        "status": "lost",
+        "error": "ended without a word: killed, crashed or out of memory",
+        "heard": last,
+    }
 
 
 def _reading(path: Path) -> TextIO:

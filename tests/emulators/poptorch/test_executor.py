@@ -146,6 +146,18 @@ def test_rebinding_a_buffer_is_refused_and_undone():
     assert model.seen is seen
 
 
+def test_a_parameter_that_forward_adds_is_refused_and_gone():
+    class Adds(Counter):
+        def forward(self, x):
+            self.scale = torch.nn.Parameter(torch.ones(len(x)))
+            return self.scale * x
+
+    model = Adds()
+    with pytest.raises(poptorch.Error, match="Parameter scale is added"):
+        poptorch.inferenceModel(model)(torch.ones(1))
+    assert model.scale is None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

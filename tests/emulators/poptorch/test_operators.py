@@ -77,3 +77,20 @@ def test_each_is_collected_and_computed_as_the_host_does():
         result = poptorch.inferenceModel(model)(x)
     assert [refusal.operation for refusal in found] == ["erfinv", "tril"]
     assert_near(result, model(x).detach())
+
+
+def test_numbers_that_half_precision_cannot_hold_are_told():
+    large = torch.full((4, 4), -1e9).triu(1)
+
+    def masked(x):
+        x = x + large.to("ipu").to(x.dtype)
+        x = x.masked_fill(x < 0.5, -1e9) + torch.finfo(x.dtype).min
+        return (x + 1e-12) * 1e-12 + 1e-5
+
+    with poptorch.emulation.refusals() as found:
+        poptorch.inferenceModel(Applied(masked).half())(torch.rand(4, 4).half())
+    assert [refusal.message.partition(" in ")[0] for refusal in found] == [
+        "to: 1000000000 is beyond 65504, the largest number",
+        "masked_fill: -1000000000 is beyond 65504, the largest number",
+        "add: 1e-12 is 0",
+    ]

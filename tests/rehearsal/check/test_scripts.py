@@ -91,6 +91,34 @@ print("the last loss is", loss.item())
 if "status" in faults:
     sys.exit(3)  # status
 """
+LACKING = """
+import habana_frameworks.torch.core as htcore
+import no_such_plots as plots  # lacks
+import torch
+
+
+def drawn(values):
+    figure = plots.figure()
+    figure.plot(values)
+    return figure
+
+
+print(torch.ones(2).to("hpu").sum())
+drawn([1, 2]).save("one.png")
+plots.show()
+"""
+INFERENCE = """
+import habana_frameworks.torch.core as htcore
+import torch
+from torch import nn
+
+model = nn.Linear(4, 3).to("hpu")
+for step in range(3):
+    out = model(torch.randn(8, 4).to("hpu"))
+    positive = out[out > 0].sum()  # masked
+    print(positive)  # printed
+print("the last is", positive)
+"""
 
 
 def line(path, text):
@@ -144,9 +172,34 @@ def test_a_sound_program_gives_nothing(script, capsys):
 def test_a_program_that_does_not_use_the_device_is_not_clean(script):
     path = script("import torch\nprint(torch.ones(2).sum())\n")
     found = check_program(str(path), devices=("ipu",))
-    assert brief(found) == [("advice", "not used", None)]
+    assert brief(found) == [("advice", "not used", f"{path}:1")]
     found = check_program(str(path), devices=("hpu",))
-    assert brief(found) == [("breaks", "not imported", f"{path}:1")]
+    assert ("breaks", "not imported", f"{path}:1") in brief(found)
+    path = script("import habana_frameworks.torch, torch\nprint(torch.ones(2).sum())\n")
+    assert brief(check_program(str(path))) == [("advice", "not used", None)]
+
+
+def test_a_program_whose_loader_spawns_its_workers(script):
+    spawned = "num_workers=1, mode=poptorch.DataLoaderMode.Async"
+    path = script(POPTORCH.replace("shuffle=True", spawned))
+    found = check_program(str(path), ("--mended",))
+    assert brief(found) == []
+    assert found.devices[0].facts["compilations"] == 1
+
+
+def test_a_package_that_is_not_there_is_one_finding(script):
+    path = script(LACKING)
+    found = check_program(str(path))
+    raised = [f for f in found.devices[0].findings if f.kind == "raises"]
+    assert [f.site for f in raised] == [line(path, "# lacks")]
+    assert "install what has 'no_such_plots'" in raised[0].remedy
+
+
+def test_what_a_gaudi_does_slowly_where_nothing_is_trained(script):
+    path = script(INFERENCE)
+    found = check_program(str(path))
+    waits = {f.site for f in found.devices[0].findings if f.kind == "host waits"}
+    assert waits == {line(path, "# masked"), line(path, "# printed")}
 
 
 def test_what_a_gaudi_does_slowly_in_a_program(script):

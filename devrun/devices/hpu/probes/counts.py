@@ -82,7 +82,9 @@ class Counts:
         seen = set()
         for key, times in (self._all() - self._first).most_common():
             kind = _KINDS.get(key[0], "")
-            if kind == SYNC and self._often[key] < often:
+            # a program that trains nothing has no updates
+            came = self._often[key] if self.updates else times
+            if kind == SYNC and came < often:
                 continue
             found = self._finding(kind, key, times) if kind else None
             same = found and (kind, found.site or found.why, found.remedy)
@@ -107,7 +109,8 @@ class Counts:
         elif severity == "slow" and is_library(place.file):
             severity = "advice"  # it is not the user's to change
         inside = times - self._apart[key]
-        often = round(inside / max(self.updates, 1), 2) if inside > 0 else None
+        counted = self.updates and inside > 0
+        often = round(inside / self.updates, 2) if counted else None
         return Finding(severity, kind, what, why, remedy_for(kind, what), site, often)
 
     def compiled_again(self) -> Finding | None:

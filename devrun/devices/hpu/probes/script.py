@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
@@ -39,6 +40,11 @@ _INSTEAD = {
 _CORE = "import habana_frameworks.torch.core as htcore"
 _IMPORT = ("habana_frameworks", "torch knows no device hpu before it is imported")
 _MARK = f"htcore.mark_step() after loss.backward() and after optimizer.step() ({_CORE})"
+_UNUSED = (
+    "hpu",
+    "the program put nothing on a Gaudi: nothing of it was looked at",
+    'model.to("hpu"), and the same for each batch',
+)
 _NO_MARK = "flush by maximal graph size"
 """A flush that the user did not bring about."""
 
@@ -82,6 +88,8 @@ class HPUProgram(ProgramProbe):
     def found(self) -> None:
         """Note what the emulator counted so far."""
         self._note.fact("updates", self._counts.updates)
+        if not torch.hpu.max_memory_allocated():
+            self._note.found(Finding("advice", "not used", *_UNUSED))
         self._note.fact("launches an update", self._counts.launches)
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from devrun.devices.ipu.batch import ShapesError
@@ -30,12 +31,17 @@ class Compiling(Probe):
         self._refusals = load(True).emulation.refusals()
         self._found = self._refusals.__enter__()
 
+    def follows(self, error: Exception) -> bool:
+        """What a graph computes without what was refused is worth nothing."""
+        return bool(self._found)
+
     def after(self, training: Training) -> Iterator[Finding]:
         found = self._found or []
         trained = {one.stack[:1] for one in found if one.training}
         for one in sorted(found, key=lambda one: not one.training):
             if one.training:
-                yield finding_of(one)
+                told = finding_of(one)
+                yield replace(told, site=told.site or self._section())
             elif one.stack[:1] not in trained:
                 yield finding_of(one, fix=self._on_the_host())
 
@@ -48,6 +54,11 @@ class Compiling(Probe):
             Finding("breaks", KIND, "evaluation", why, "ipu.evaluate_on: host", fix=fix)
         )
         return fix
+
+    def _section(self) -> str | None:
+        """Where the config says what of the device no operation is to blame for."""
+        update = key_of(self._cfg, "Training.gradientAccumulation")
+        return line_of(self._cfg, update, "optimizer_config", "ipu", "device", "model")
 
     def _on_the_host(self) -> dict[str, Any]:
         return {key_of(self._cfg, "evaluate_on"): "host"}

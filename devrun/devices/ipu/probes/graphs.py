@@ -20,6 +20,7 @@ from devrun.probes.keys import line_of, pasted
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, safely
 from devrun.probes.request import Request
+from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.torch_features import uncompiled
 
@@ -145,7 +146,8 @@ class Graphs(Probe):
             return
         for each in filter(None, (executors.trainer, *executors.evaluators)):
             for path in sorted(each.changing):
-                yield Finding("differs", "once", path, _CHANGES, _TENSOR)
+                site = maker_of(training.loaders[0])
+                yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
 
 
 def _states(optimizer: Any) -> int:

@@ -37,10 +37,22 @@ _BY_NAME: Mapping[str, str] = {
     "the slice",
     r"backward|register_hook|retain_grad": "remove it from forward: the compiler makes "
     "the gradients",
+    r"loops": "options.Training.gradientAccumulation(N), N as the message has it",
+    r"machine": "fewer IPUs: replicationFactor, and the IPUs of the blocks",
+    r"buffers": "options.broadcastBuffers(False), where replicas may differ",
     r"loss": "poptorch.identity_loss(a + b, reduction='none') of the sum; what is only "
     "logged times 0, or under torch.no_grad()",
 }
 """Pattern of the operation's whole name."""
+_NUMBERS = {
+    "number in half": (
+        "half",
+        "a number within 65504, such as -1e4, or torch.finfo(x.dtype).min",
+    ),
+    "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
+    "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
+}
+"""Words of the message -> kind and remedy."""
 _CONSTANT = (
     "self.register_buffer(name, tensor) in __init__, or tensor.to(x.device) in forward"
 )
@@ -79,15 +91,14 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
 
 def _of_numbers(refusal: Any) -> Finding:
     """A number that its type cannot hold on an IPU."""
-    half = "half" in refusal.message
+    pattern = next(one for one in _NUMBERS if one in refusal.message)
+    kind, remedy = _NUMBERS[pattern]
     return Finding(
         severity="differs",
-        kind="half" if half else "int64",
+        kind=kind,
         what=refusal.message.partition(":")[0].strip("_"),
         why=first_sentences(refusal.message),
-        remedy="a number within 65504, such as -1e4, or torch.finfo(x.dtype).min"
-        if half
-        else "stay below 2**31, or compute it in the data set",
+        remedy=remedy,
         site=user_line(refusal.stack),
     )
 
@@ -98,6 +109,8 @@ def _remedy(name: str, message: str) -> str:
         return _CONSTANT
     if found := re.search(r"using (self\.\S+)\.copy_", message):
         return f"{found[1]}.copy_(value), in place"
+    if found := re.search(r"(\w+) is added when", message):
+        return f"make self.{found[1]} in __init__"
     if "torch.autograd.Function" in message:
         return "write its forward with torch's own operations, and no backward"
     for pattern, remedy in _BY_NAME.items():

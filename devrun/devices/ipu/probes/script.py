@@ -32,7 +32,7 @@ class IPUProgram(ProgramProbe):
     """
 
     def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
-        self._note = note
+        self._note, self._script = note, script
         self._poptorch = load(True)
         self._emulation = self._poptorch.emulation
         self._emulation.set_memory_limit(memory)
@@ -64,6 +64,7 @@ class IPUProgram(ProgramProbe):
         self._note.fact("compilations", counts["compile"])
         self._note.fact("calls", counts["run"])
         if not (counts["compile"] or self._found):
-            self._note.found(Finding("advice", "not used", *_UNUSED))
+            unused = Finding("advice", "not used", *_UNUSED, f"{self._script}:1")
+            self._note.found(unused)
         for refusal in list(self._found):
             self._note.found(finding_of(refusal))
