@@ -90,6 +90,7 @@ class HPUProgram(ProgramProbe):
         self._note.fact("updates", self._counts.updates)
         if not torch.hpu.max_memory_allocated():
             self._note.found(Finding("advice", "not used", *_UNUSED))
+            return
         self._note.fact("launches an update", self._counts.launches)
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
