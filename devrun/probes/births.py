@@ -6,7 +6,7 @@ import ast
 import linecache
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -16,10 +16,10 @@ from torch.utils import _device
 
 from devrun.probes import sites
 from devrun.probes.origins import Host
-from devrun.probes.sites import asking
+from devrun.probes.sites import asking, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
-from devrun.tensors import tensors_in
+from devrun.tensors import held
 
 _FACTORIES = frozenset(
     [
@@ -31,6 +31,10 @@ _FACTORIES = frozenset(
         "kaiser_window",
     ]
 )
+_MOVED = ("_parameters", "_buffers", "_modules")
+_AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
+_AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
+_AS_MODULES = "self.NAME = nn.ModuleList(...), which is moved with it"
 
 
 def birth_of(
@@ -83,48 +87,38 @@ def _name(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
-def tag_attributes(model: nn.Module, tag: Callable[[Tensor, Host], None]) -> None:
-    """Tensors that `model.to(device)` may leave: in plain attributes, and in modules.
+def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -> None:
+    """Tensors that nobody moves: in plain attributes, and of modules in lists.
 
     Args:
+        owners: modules and hooks.
         tag: is given each of them.
     """
-    for module in model.modules():
-        kind = type(module)
-        for name, value in vars(module).items():
-            if name.startswith("__") or name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for tensor in _plain(value):
-                site, line = assigned(kind, name)
-                what = f"{kind.__name__}.{name}"
-                remedy = "a buffer of each: self.register_buffer"
-                if isinstance(value, Tensor):
-                    remedy = _as_buffer(line, name)
-                tag(tensor, Host(what, site, remedy))
-            for tensor in _hidden(value):
-                site, _ = assigned(kind, name)
-                remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"
-                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
-        for name, value in vars(kind).items():
-            for tensor in _plain(value):
-                remedy = f'self.register_buffer("{name}", ..., persistent=False)'
-                site, _ = assigned(kind, name)
-                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
+    for one in owners:
+        kind = type(one)
         around = sys.modules.get(kind.__module__, types)
-        for name, value in vars(around).items():
-            for tensor in _plain(value):
-                site, _ = assigned(around, name)
-                remedy = f"{name}.to(x.device) where it is used, or a buffer of it"
-                tag(tensor, Host(f"the global {name}", site, remedy))
+        if is_own(str(getattr(around, "__file__", ""))):
+            continue  # a hook of devrun's, which keeps copies of what it is given
+        own = {key: vars(one)[key] for key in vars(one).keys() - _MOVED}
+        for holder, values, label, usual in (
+            (kind, own, f"{kind.__name__}.", "a buffer of each: self.register_buffer"),
+            (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
+            (around, vars(around), "the global ", _AS_GLOBAL),
+        ):
+            for name, value in values.items():
+                modules = hidden(value) if values is own else []
+                tensors = [*held(value), *modules]
+                if name.startswith("__") or not tensors:
+                    continue
+                site, line = assigned(holder, name)
+                remedy = _AS_MODULES if modules else usual
+                if values is own and isinstance(value, Tensor):
+                    remedy = _AS_BUFFER.replace("...", _assigned(line))
+                for tensor in tensors:
+                    tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
 
 
-def _plain(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return list(tensors_in(value)) if type(value) in (list, tuple, dict) else []
-
-
-def _hidden(value: Any) -> list[Tensor]:
+def hidden(value: Any) -> list[Tensor]:
     """Of modules in a plain list, or in a dict, which no module knows of."""
     parts = value.values() if type(value) is dict else value
     if type(value) not in (list, tuple, dict):
@@ -133,10 +127,9 @@ def _hidden(value: Any) -> list[Tensor]:
     return [one for each in modules for one in (*each.parameters(), *each.buffers())]
 
 
-def _as_buffer(line: str, name: str) -> str:
-    """The assignment `line` as the registration of a buffer."""
-    value = "..."
+def _assigned(line: str) -> str:
+    """The value of the assignment `line`."""
     with suppress(SyntaxError, ValueError, AttributeError):
         (statement,) = ast.parse(line).body
-        value = unparsed(statement.value) or value  # type: ignore[attr-defined]
-    return f'self.register_buffer("{name}", {value}, persistent=False)'
+        return unparsed(statement.value) or "..."  # type: ignore[attr-defined]
+    return "..."

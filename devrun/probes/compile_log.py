@@ -31,7 +31,7 @@ _EVALUATION = "GLOBAL_STATE changed: grad_mode"
 """In the failure of a graph that an evaluation has no use for, nor training of its."""
 _ARTEFACT = re.compile(
     rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\."
-    "|pack_padded|pad_packed|_ctc_loss"
+    r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe"
 )
 """In the reason of a break that the emulation brings about, or torch at all times."""
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')

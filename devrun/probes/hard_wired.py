@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import re
 import sys
@@ -312,6 +313,7 @@ class Substitutes(TorchFunctionMode):
         return begin
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
+        @functools.wraps(init)  # a compiler asks for its arguments
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)

@@ -25,6 +25,7 @@ from devrun.text import joined
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
 """What torch runs a backward pass by; not every version has it."""
+_MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 MEANS = {
     TWO: (
@@ -120,8 +121,10 @@ class Hosted(TorchFunctionMode):
         what, site = _name(func).strip("_"), sites.here(3)
         if births and births[0].site:
             born = births[0]
-            why = f"it stays on the host, and meets the device's at {site}"
+            why = f"{_MEETS}{site}"
             what, remedy, site = born.what, born.remedy or remedy, born.site
+        elif any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
+            return  # as in a run before this one
         why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
 
@@ -151,7 +154,7 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
     def called(module: nn.Module, _: Any) -> None:
         if module not in seen:
             seen.update(module.modules())
-            tag_attributes(module, _tag)
+            tag_attributes(module.modules(), tag_host)
 
     handle = register_module_forward_pre_hook(called)
     # an emulator's own, which torch does not show to modes
@@ -182,7 +185,7 @@ def placed(within: AbstractContextManager[Any]) -> Iterator[None]:
             yield
 
 
-def _tag(tensor: Tensor, host: Host) -> None:
+def tag_host(tensor: Tensor, host: Host) -> None:
     if tensor.is_cpu:
         PLACED.tag(tensor, host)
 

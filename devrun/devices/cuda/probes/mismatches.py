@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -88,7 +89,7 @@ class Mismatches(Judge):
             )
 
 
-def tag_host(model: nn.Module, origins: Origins) -> None:
+def tag_host(model: nn.Module, hooks: Iterable[Any], origins: Origins) -> None:
     """Tag what `model.to(device)` leaves, of which torch here moves nothing.
 
     To be called before what is on the device is tagged, which may share their storage.
@@ -107,4 +108,4 @@ def tag_host(model: nn.Module, origins: Origins) -> None:
         if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
-    tag_attributes(model, tag)
+    tag_attributes((*model.modules(), *hooks), tag)

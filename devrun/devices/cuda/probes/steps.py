@@ -67,7 +67,7 @@ class Steps(Probe):
     def built(self, training: Training) -> None:
         runner = training.runner
         self._runner = runner
-        tag_host(runner.session.step_module, self.origins)
+        tag_host(runner.session.step_module, runner.hooks, self.origins)
         adapter: Any = runner.adapter
         # the host reads no number for nothing there: log_vars has tensors
         adapter.host_shared = False

@@ -34,6 +34,7 @@ _COPY = "copy to the device"
 _OFTEN = 0.5
 """Share of the updates from which a wait of the host is in the loop."""
 MODEL = "model"
+_ASKS = ("if", "elif", "while", "assert")
 _NOWHERE = "the backward pass or the update"
 _LAYERS = "a layer or loss of torch's"
 
@@ -116,7 +117,10 @@ class Counts:
         inside = times - self._apart[key]
         counted = self.updates and inside > 0
         often = round(inside / self.updates, 2) if counted else None
-        return Finding(severity, kind, what, why, remedy_for(kind, what), site, often)
+        line = linecache.getline(place.file, place.line).split()[:1]
+        asks = kind == SYNC and what == "item" and line and line[0] in _ASKS
+        remedy = remedy_for(kind, "branch" if asks else what)
+        return Finding(severity, kind, what, why, remedy, site, often)
 
     def _named(self, what: str) -> str | None:
         """The line of the config that an operator comes of, by its name."""
@@ -127,11 +131,11 @@ class Counts:
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return None
-        causes = (one for each in later for one in each if one[0].startswith("shape"))
-        for what, place in causes:
-            calls = [(place.file, place.line)] if place.line else []
-            for found in found_at(RECOMPILATION, what, calls):
-                return found
+        every = (one for each in self._compiled for one in each)
+        for what, place in every:  # one shape brings about the next
+            if what.startswith("shape") and place.line:
+                for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
+                    return found
         return None
 
     @property

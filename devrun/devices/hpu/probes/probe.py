@@ -19,9 +19,10 @@ from devrun.devices.hpu.probes.remedies import (
 )
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
+from devrun.probes.births import tag_attributes
 from devrun.probes.compile_log import RECOMPILATION, CompileLog
 from devrun.probes.finding import Finding
-from devrun.probes.hosted import hosted, placed
+from devrun.probes.hosted import hosted, placed, tag_host
 from devrun.probes.keys import BatchSize, line_of
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of
@@ -59,6 +60,7 @@ class HPUProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._lines[WIDE] = maker_of(training.loaders[0])
+        tag_attributes(training.runner.hooks, tag_host)
         training.runner.register_hook(self)
 
     def before_run(self, runner: Run) -> None:

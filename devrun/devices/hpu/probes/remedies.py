@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 SYNC, WIDE, FROZEN = "host waits", "float64", "frozen"
 _MASK = "multiply by the mask, or torch.where(mask, x, 0), which keeps the shape"
-_KEEP = "keep the tensor on the device; return it in log_vars to have it logged"
+_KEEP = (
+    "keep the tensor on the device; what is in log_vars is read at the log interval; "
+    "sizes and indices stay on the host"
+)
 _ONCE = (
     "compute it from x.detach().cpu() once in many updates, and keep what it gave in a "
     "buffer"
@@ -21,6 +24,7 @@ _BY_NAME: Mapping[str, str] = {
     "number of classes",
     r"repeat_interleave": "give it output_size",
     r"item|_local_scalar_dense|tolist|numpy|print|pickle|save|copy.*": _KEEP,
+    "branch": "torch.where(condition, a, b) in place of the branch",
     r"equal|allclose": "compare with (a == b).all() and keep the result on the device",
     r"synchronize": "leave it out: reading a value waits by itself",
     r"tri[ul]_indices": "compare two torch.arange, row >= column",

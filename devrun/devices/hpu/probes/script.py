@@ -71,11 +71,9 @@ class HPUProgram(ProgramProbe):
         self._counts = Counts(self._emulator)
         handle = optimizers.register_optimizer_step_post_hook(self._stepped)
         tell = telling(self._note, _DEVICE, _INSTEAD)
-        repaired, dense = (
-            hosted(_DEVICE, self._note),
-            dense_buffers(self._note, _DEVICE),
-        )
-        with Substitutes(_DEVICE, tell, not ported), placed(repaired), dense:
+        repaired = placed(hosted(_DEVICE, self._note))
+        dense = dense_buffers(self._note, _DEVICE)
+        with Substitutes(_DEVICE, tell, not ported), repaired, dense:
             yield
         handle.remove()
         if not ported:
@@ -91,7 +89,8 @@ class HPUProgram(ProgramProbe):
     def found(self) -> None:
         """Note what the emulator counted so far."""
         self._note.fact("updates", self._counts.updates)
-        if not torch.hpu.max_memory_allocated():
+        on_device: Any = torch
+        if not on_device.hpu.max_memory_allocated():
             self._note.found(Finding("advice", "not used", *_UNUSED))
             return
         self._note.fact("launches an update", self._counts.launches)
