@@ -7,6 +7,8 @@ from typing import Any
 
 SEVERITIES = ("breaks", "slow", "differs", "advice")
 """The worst first."""
+TWO = "two devices"
+"""Kind of what an operator is given of the host and of the device together."""
 
 
 @dataclass(frozen=True)

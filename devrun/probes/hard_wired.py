@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import re
 import sys
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, distributed, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.data._utils import pin_memory
 
 from devrun.probes import sites
 from devrun.probes.finding import Finding
@@ -46,6 +48,12 @@ _NOTHING: dict[str, Any] = {
     "mem_get_info": (0, 0),
 }
 """Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_ASKED = {"is_cuda": True, "is_cpu": False, "device": torch.device(_CUDA)}
+"""Attributes that say where a tensor is -> what they say there."""
+_SENT = (
+    "a loader pins and copies what its data set gives, from the host alone",
+    "leave it out: devrun moves the batches",
+)
 _LEFT_OUT = ("autocast", "GradScaler")
 """What torch does without, and warns, where there is no CUDA."""
 _NAMES = ("module", "nccl", "DataParallel")
@@ -59,15 +67,23 @@ class HardWired(Probe):
     """Notes what breaks where there is no CUDA, and gets past it.
 
     On CUDA, as it is seen from a CPU, all of it works: nothing is noted, and CUDA is
-    there for whoever asks.
+    there for whoever asks. Nowhere may a data set put its samples on a device.
     """
 
     @contextmanager
     def throughout(self) -> Iterator[None]:
         here = self.request.device == _CUDA
         tell = _ignore if here else telling(self.note, self.request.device)
-        with Substitutes(self.request.torch_device, tell, here):
+        # a sample that is on the device is told where it was put there
+        unpinned = patch.object(pin_memory, "pin_memory", lambda data, *_: data)
+        placing = Substitutes(self.request.torch_device, tell, here, self._in_data)
+        with unpinned, placing:
             yield
+
+    def _in_data(self, what: str) -> None:
+        site = sites.here()
+        if site not in {one.site for one in self.note.seen.values()}:
+            self.note.found(Finding("breaks", "in the data set", what, *_SENT, site))
 
 
 def _ignore(what: str, name: str) -> None:
@@ -120,13 +136,19 @@ class Substitutes(TorchFunctionMode):
         device: as torch names it, on which a rehearsal's tensors are.
         note: given the call, such as `.cuda()`, and what names CUDA in it.
         available: whether the user's code is told that CUDA is there.
+        in_data: given the call by which a data set puts a tensor on the device.
     """
 
     def __init__(
-        self, device: str, note: Callable[[str, str], None], available: bool
+        self,
+        device: str,
+        note: Callable[[str, str], None],
+        available: bool,
+        in_data: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
         self._device, self._tell, self._available = device, note, available
+        self._in_data = in_data
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
@@ -164,9 +186,12 @@ class Substitutes(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        asked = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name == "__get__" and asked in _ASKED and self._on_cuda(args[0]):
+            return _ASKED[asked]
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
             self._tell(".cuda()", "cuda")
-            return self._placed(args[0].to(self._device))
+            return self._placed(args[0].to(self._device), name)
         if _is_cuda(kwargs.get("device")):
             self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
@@ -177,14 +202,33 @@ class Substitutes(TorchFunctionMode):
             self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
         else:
-            return func(*args, **kwargs)
-        return self._placed(func(*args, **kwargs))
+            made = func(*args, **kwargs)
+            if name == "to" and isinstance(made, Tensor) and not made.is_cpu:
+                self._asked_in_data(name)
+            return made
+        return self._placed(func(*args, **kwargs), name)
 
-    def _placed(self, made: Any) -> Any:
+    def _placed(self, made: Any, name: str) -> Any:
         """`made`, which is on CUDA as far as the user's code knows."""
-        if self._available and isinstance(made, Tensor):
-            PLACED.tag(made, DEVICE)
+        if isinstance(made, Tensor):
+            self._asked_in_data(name)
+            if self._available:
+                PLACED.tag(made, DEVICE)
         return made
+
+    def _asked_in_data(self, name: str) -> None:
+        if self._in_data is not None and sites.in_data_set():
+            self._in_data(f".{name}()")
+
+    def _on_cuda(self, tensor: Tensor) -> bool:
+        """Whether the user's code is to see `tensor` there: the model's, in an update.
+
+        Of a tensor that nobody followed, it is there where the model is called.
+        """
+        if not self._available or not _of_the_user(sites.calling()):
+            return False
+        where = PLACED.of(tensor)
+        return where is DEVICE or (where is None and sites.in_model())
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         before = getattr(owner, name)
@@ -220,7 +264,7 @@ class Substitutes(TorchFunctionMode):
 
         def make(_: type, *args: Any, **kwargs: Any) -> Any:
             self._tell(f"torch.cuda.{kind}", "device")
-            return self._placed(plain(*args, **kwargs).to(self._device))
+            return self._placed(plain(*args, **kwargs).to(self._device), kind)
 
         return _Stand(kind, (), {"__new__": make, "plain": plain})
 
@@ -269,6 +313,7 @@ class Substitutes(TorchFunctionMode):
         return begin
 
     def _begun(self, init: Any, name: str) -> Callable[..., None]:
+        @functools.wraps(init)  # a compiler asks for its arguments
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
-from devrun.probes.finding import Finding
+from devrun.probes.births import birth_of, tag_attributes
+from devrun.probes.finding import TWO, Finding
 from devrun.probes.notebook import Notebook
+from devrun.probes.origins import PLACED, Host
 from devrun.tensors import map_tensors, tensors_in
 from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+_ENGINE = "_engine_run_backward"
+"""What torch runs a backward pass by; not every version has it."""
+_MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 MEANS = {
-    "two devices": (
+    TWO: (
         "a tensor of the host meets one of the device",
         "y.to(x.device) here, device=x.device where it is made, or register_buffer for "
         "one that the module keeps",
@@ -49,55 +58,48 @@ class Hosted(TorchFunctionMode):
         super().__init__()
         self._device = device
         self._note = note
-        self._undo: tuple[Any, Any] | None = None
-
-    def __enter__(self) -> Any:
-        kind = type(torch.empty(0, device=self._device))
-        given = vars(kind).get("numpy")
-        if given is not None:  # an emulator's own, which torch does not show to modes
-            self._undo = (kind, given)
-            found = self._found
-
-            def numpy(tensor: Any, *, force: bool = False) -> Any:
-                if not force:
-                    error = TypeError("can't convert a device's tensor to numpy")
-                    found("refused", given, error)
-                return given(tensor, force=True)
-
-            setattr(kind, "numpy", numpy)  # noqa: B010 - a method of another's
-        return super().__enter__()
-
-    def __exit__(self, *details: Any) -> None:
-        if self._undo is not None:
-            kind, given = self._undo
-            setattr(kind, "numpy", given)  # noqa: B010
-        super().__exit__(*details)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         try:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
         except _REFUSALS as error:
             for kind, call in self._ways(func, args, kwargs):
                 try:
                     out = call(func, args, kwargs)
                 except _REFUSALS:
                     continue
-                self._found(kind, func, error)
+                hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
+                births = _known(hosts) if kind == TWO else ()
+                self.found(kind, func, error, births)
                 return out
             raise
+        self._born(_name(func), args, kwargs, out)
+        return out
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
         if _name(func) == _PACK:
             yield "lengths", self._packed
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
-            yield "two devices", self._moved
+            yield TWO, self._moved
         # what changes its operand would change a copy of it
         if self._device in places and not _name(func).endswith("_"):
             yield "refused", self._on_host
+
+    def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep where a tensor of the host was made, also for what comes of it."""
+        if not isinstance(out, Tensor) or not out.is_cpu:
+            return
+        born = birth_of(name, args, kwargs, self._on_device)
+        born = born or next(iter(_known(tensors_in((args, kwargs)))), None)
+        if born is not None:
+            PLACED.tag(out, born)
+
+    def _on_device(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.device.type == self._device
 
     def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args
@@ -111,18 +113,67 @@ class Hosted(TorchFunctionMode):
         args, kwargs = _to("cpu", (args, kwargs))
         return _to(self._device, func(*args, **kwargs))
 
-    def _found(self, kind: str, func: Any, error: Exception) -> None:
+    def found(
+        self, kind: str, func: Any, error: Exception, births: Sequence[Host] = ()
+    ) -> None:
+        """Note what was refused, and how `births` that it was given came to be."""
         why, remedy = MEANS[kind]
-        self._note.found(
-            Finding(
-                severity="breaks",
-                kind=kind,
-                what=_name(func).strip("_"),
-                why=f"{why}: {_said(error)}",
-                remedy=remedy,
-                site=sites.here(3),
-            )
-        )
+        what, site = _name(func).strip("_"), sites.here(3)
+        if births and births[0].site:
+            born = births[0]
+            why = f"{_MEETS}{site}"
+            what, remedy, site = born.what, born.remedy or remedy, born.site
+        elif any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
+            return  # as in a run before this one
+        why = f"{why}: {_said(error)}"
+        self._note.found(Finding("breaks", kind, what, why, remedy, site))
+
+
+@contextmanager
+def hosted(device: str, note: Notebook) -> Iterator[None]:
+    """Within, `Hosted`, also in backward passes and for `numpy()`."""
+    mode = Hosted(device, note)
+    kind = type(torch.empty(0, device=device))
+    given = kind.numpy
+
+    def numpy(tensor: Any, *, force: bool = False) -> Any:
+        if not force and not tensor.is_cpu:
+            error = TypeError("can't convert a device's tensor to numpy")
+            mode.found("refused", given, error)
+        return given(tensor, force=True)
+
+    def again(engine: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with mode:
+                return engine(*args, **kwargs)
+
+        return run
+
+    seen: WeakSet[nn.Module] = WeakSet()
+
+    def called(module: nn.Module, _: Any) -> None:
+        if module not in seen:
+            seen.update(module.modules())
+            tag_attributes(module.modules(), tag_host)
+
+    handle = register_module_forward_pre_hook(called)
+    # an emulator's own, which torch does not show to modes
+    with patch.object(kind, "numpy", numpy), mode, engine_in(again):
+        yield
+    handle.remove()
+
+
+def engine_in(
+    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> AbstractContextManager[Any]:
+    """Within, a backward pass is run by what `around` makes of torch's engine.
+
+    The modes in force are not, where `backward` is a call that they see.
+    """
+    engine = getattr(torch.autograd, _ENGINE, None)
+    if engine is None:
+        return nullcontext()
+    return patch.object(torch.autograd, _ENGINE, around(engine))
 
 
 @contextmanager
@@ -132,6 +183,16 @@ def placed(within: AbstractContextManager[Any]) -> Iterator[None]:
         warnings.filterwarnings("ignore", "Anomaly Detection")
         with torch.autograd.set_detect_anomaly(True, check_nan=False):
             yield
+
+
+def tag_host(tensor: Tensor, host: Host) -> None:
+    if tensor.is_cpu:
+        PLACED.tag(tensor, host)
+
+
+def _known(tensors: Iterable[Tensor]) -> list[Host]:
+    found = (PLACED.of(one) for one in tensors if one.is_cpu)
+    return [one for one in found if isinstance(one, Host)]
 
 
 def _to(device: str, value: Any) -> Any:

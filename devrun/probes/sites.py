@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
@@ -90,6 +91,26 @@ def asking() -> FrameType | None:
             return None if is_own(file) or calls_model(file) else frame
         frame = frame.f_back
     return None
+
+
+def calling() -> FrameType:
+    """The innermost frame that is not of a rehearsal, nor of the modes it uses."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_back is not None and looks_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def in_model() -> bool:
+    """Whether the model's code is running, called by devrun."""
+    calls = _places(traceback.walk_stack(sys._getframe(1)))
+    return any(calls_model(file) for file, _ in calls)
+
+
+def in_data_set() -> bool:
+    """Whether a method of a data set is running."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return any(isinstance(one.f_locals.get("self"), Dataset) for one in frames)
 
 
 def line_asking() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pytest
@@ -24,8 +25,26 @@ def net() -> nn.Module:
     )
 
 
+def dropping() -> nn.Module:
+    """The usual net, with a random stream in it."""
+    return nn.Sequential(nn.Dropout(0.5), net())
+
+
+def normed() -> nn.Module:
+    """The usual net, with buffers before it."""
+    return nn.Sequential(nn.BatchNorm2d(2), net())
+
+
+def groups_of(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Weights and biases."""
+    params = list(model.parameters())
+    return [params[0::2], params[1::2]]
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    weights, biases = groups_of(model)
+    groups = [{"params": weights}, {"params": biases, "momentum": 0.8}]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
 def batches(count: int, size: int = 6) -> list[tuple[Tensor, Tensor]]:
@@ -48,10 +67,16 @@ def loader(samples: int, batch_size: int, **options: Any) -> DataLoader[Any]:
 
 
 def by_hand(
-    data: list[tuple[Tensor, Tensor]], clip: dict[str, Any] | None = None
+    data: list[tuple[Tensor, Tensor]],
+    clip: dict[str, Any] | None = None,
+    module: nn.Module | None = None,
+    then: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[list[float], nn.Module]:
-    """Losses, and the model after a plain loop on the host."""
-    model, losses = net(), []
+    """Losses, and the model after a plain loop on the host.
+
+    `then` are values of all groups after the first update.
+    """
+    model, losses = module or net(), []
     optimizer = sgd(model)
     for inputs, labels in data:
         optimizer.zero_grad()
@@ -63,6 +88,8 @@ def by_hand(
             nn.utils.clip_grad_norm_(model.parameters(), **clip)
         optimizer.step()
         losses.append(loss.item())
+        for group in optimizer.param_groups:
+            group.update(then)
     return losses, model
 
 
@@ -99,9 +126,14 @@ class Session:
         (on_device,) = self.adapter.prepare_dataloader([batch], training=False)
         return self.adapter.train_step(self.model, on_device, self.optimizer, **options)
 
-    def set_lr(self, lr: float) -> None:
+    def evaluate(self, batch: Any, mode: str = "val") -> Any:
+        (on_device,) = self.adapter.prepare_dataloader([batch], training=False)
+        return self.adapter.eval_step(self.model, on_device, mode)
+
+    def set(self, **values: float) -> None:
+        """Of all groups of the optimizer."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group.update(values)
 
     def host_weights(self) -> dict[str, Tensor]:
         """Those that a checkpoint would hold."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from devrun.checkpoint import encode_tree
 from devrun.devices.base import DataShare, DeviceAdapter, DeviceInfo
@@ -16,15 +16,29 @@ from devrun.devices.resolve import resolve_device
 from devrun.errors import CheckpointError, UnsupportedFeatureError
 from devrun.probes.probe import Probe
 from devrun.step import PRECISIONS, Capability, UpdatePolicy
-from devrun.testing.harness import AdapterTests, Session, batches, by_hand, loader, net
+from devrun.testing.harness import (
+    AdapterTests,
+    Session,
+    batches,
+    by_hand,
+    dropping,
+    loader,
+    net,
+    normed,
+)
 from devrun.torch_features import lacks
 
 HOST = torch.device("cpu")
 
 
-def dropping() -> nn.Module:
-    """The usual net, with a random stream in it."""
-    return nn.Sequential(nn.Dropout(0.5), net())
+def of_process() -> tuple[Any, ...]:
+    """What an adapter may set, and has to put back."""
+    return (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_grad_enabled(),
+    )
 
 
 class ProtocolTests(AdapterTests):
@@ -72,12 +86,15 @@ class ProtocolTests(AdapterTests):
 
         first = losses(3)
         assert losses(3) == first != losses(4)
+        host = torch.get_rng_state()
+        adapter.setup(None)  # which leaves the streams alone
+        assert torch.equal(torch.get_rng_state(), host)
 
     def test_its_random_stream_goes_back_to_where_it_was(
         self, adapter: DeviceAdapter
     ) -> None:
         session, (batch,) = Session(adapter, module=dropping()), batches(1)
-        session.set_lr(0.0)
+        session.set(lr=0.0)
         session.train([batch])
         host, state = torch.get_rng_state(), adapter.rng_state()
         first = session.train([batch] * 3)
@@ -98,25 +115,36 @@ class ProtocolTests(AdapterTests):
         rounded = session.train(data)
         assert rounded != pytest.approx(losses, rel=1e-6)  # bf16 keeps three digits
         assert rounded == pytest.approx(losses, rel=0.03)
-        assert {v.dtype for v in session.host_weights().values()} == {torch.float32}
+        weights, module = session.host_weights(), net()
+        assert {value.dtype for value in weights.values()} == {torch.float32}
+        module.load_state_dict(weights)
+        with torch.no_grad():
+            exact = module(data[0][0])
+        found = session.evaluate(data[0])["predictions"].cpu().float()
+        assert not torch.isclose(found, exact).all()  # evaluations round too
 
     def test_state_goes_to_another_model(self, adapter: DeviceAdapter) -> None:
         data = batches(8)
-        first = Session(adapter)
+        first = Session(adapter, module=normed())
         first.train(data[:4])
         adapter.sync_to_host(first.model)
         weights = {k: v.cpu() for k, v in adapter.model_state(first.model).items()}
-        self.assert_same_weights(weights, by_hand(data[:4])[1])
+        self.assert_same_weights(weights, by_hand(data[:4], module=normed())[1])
         moments = adapter.optimizer_state(first.model, first.optimizer)
         encoded = encode_tree(moments)  # a checkpoint can keep it
-        assert len(encoded.tensors) == len(weights)
-        second = Session(adapter)
+        assert len(encoded.tensors) == len([*first.module.parameters()])
+        second = Session(adapter, module=normed())
         second.train(data[:1])
         adapter.load_model_state(second.model, weights, "a test")
-        adapter.load_optimizer_state(second.model, second.optimizer, moments)()
+        load = adapter.load_optimizer_state(second.model, second.optimizer, moments)
+        now = encode_tree(adapter.optimizer_state(second.model, second.optimizer))
+        pairs = zip(now.tensors.values(), encoded.tensors.values())
+        assert not any(torch.equal(*pair) for pair in pairs)  # not yet
+        load()
         adapter.sync_to_device(second.model)
         second.train(data[4:])
-        self.assert_same_weights(second.host_weights(), by_hand(data)[1])
+        whole = by_hand(data, module=normed())[1]
+        self.assert_same_weights(second.host_weights(), whole)
 
     def test_state_that_does_not_fit_is_refused(self, adapter: DeviceAdapter) -> None:
         session = Session(adapter)
@@ -169,7 +197,7 @@ class ProtocolTests(AdapterTests):
 
     def test_teardown_leaves_the_process_as_it_was(self) -> None:
         gc.freeze()  # what is there already need not be looked through
-        threads = torch.get_num_threads()
+        before = of_process()
         adapter = resolve_device(self.device)
         adapter.teardown()  # before any setup
         adapter.setup(None)
@@ -182,4 +210,4 @@ class ProtocolTests(AdapterTests):
         gc.collect()
         gc.unfreeze()
         assert [each() for each in held] == [None, None]
-        assert torch.get_num_threads() == threads
+        assert of_process() == before

@@ -12,7 +12,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import register_device, resolve_device
-from devrun.hooks import Hook
+from devrun.hooks import EnergyHook, Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.testing.harness import AdapterTests, loader, net, sgd
 
@@ -71,7 +71,8 @@ def run(
         **options,
     )
     record = Record()
-    runner.register_hook(record)
+    for hook in (record, EnergyHook()):  # whose counter must work where there is one
+        runner.register_hook(hook)
     runner.register_training_hooks(lr_config)
     return runner, record
 

@@ -19,7 +19,9 @@ from devrun.testing.harness import (
     Session,
     batches,
     by_hand,
+    dropping,
     gradients,
+    groups_of,
     loader,
 )
 
@@ -105,32 +107,31 @@ class UpdateTests(AdapterTests):
     def test_evaluation_changes_nothing_and_gives_predictions(
         self, adapter: DeviceAdapter
     ) -> None:
-        data = batches(2)
-        session = Session(adapter)
-        session.train(data[:1])
+        (inputs, labels), model = batches(1)[0], dropping()
+        session = Session(adapter, module=dropping())
+        for each in (model, session.model):
+            each.eval()  # all of each input is there
         before = session.host_weights()
-        loader = adapter.prepare_dataloader(data[1:], training=False)
-        outputs = adapter.eval_step(session.model, next(iter(loader)))
-        _, model = by_hand(data[:1])
+        outputs = session.evaluate((inputs, labels))
         with torch.no_grad():
-            self.assert_close(outputs["predictions"], model(data[1][0]))
+            self.assert_close(outputs["predictions"], model(inputs))
         assert not outputs["predictions"].requires_grad
-        assert outputs["targets"].cpu().tolist() == data[1][1].tolist()
-        (inputs,) = adapter.prepare_dataloader([data[1][0]], training=False)
-        alone = adapter.eval_step(session.model, inputs, "predict")
+        assert outputs["targets"].cpu().tolist() == labels.tolist()
+        alone = session.evaluate(inputs, "predict")
         self.assert_close(alone["predictions"], outputs["predictions"].cpu())
         after = session.host_weights()
         assert all(torch.equal(before[name], after[name]) for name in before)
 
-    def test_a_new_learning_rate_takes_effect(self, adapter: DeviceAdapter) -> None:
-        data = batches(2)
+    def test_a_new_learning_rate_and_momentum_take_effect(
+        self, adapter: DeviceAdapter
+    ) -> None:
+        data, values = batches(3), {"lr": 0.03, "momentum": 0.2}
         session = Session(adapter)
         session.train(data[:1])
-        before = session.host_weights()
-        session.set_lr(0.0)
+        session.set(**values)
         session.train(data[1:])
-        after = session.host_weights()
-        assert all(torch.equal(before[name], after[name]) for name in before)
+        _, model = by_hand(data, then=values)
+        self.assert_same_weights(session.host_weights(), model)
 
     def test_parameter_groups_keep_their_order_and_values(
         self, adapter: DeviceAdapter
@@ -141,8 +142,9 @@ class UpdateTests(AdapterTests):
         for group, was in zip(now, session.groups):
             for key in was.keys() - {"params"}:
                 assert group[key] == was[key]
-        names = dict(adapter.unwrap_model(session.model).named_parameters())
-        assert [id(p) for p in now[0]["params"]] == [id(p) for p in names.values()]
+        theirs = groups_of(adapter.unwrap_model(session.model))
+        for group, params in zip(now, theirs):
+            assert [*map(id, group["params"])] == [*map(id, params)]
 
     def test_gradients_are_complete_and_unchanged_weights_at_on_grads(
         self, adapter: DeviceAdapter
@@ -173,7 +175,7 @@ class UpdateTests(AdapterTests):
         for now, was in zip(during, before):
             assert torch.equal(now, was)
 
-    def test_a_nan_is_found_before_a_save_at_the_latest(
+    def test_what_is_not_finite_is_found_before_a_save_at_the_latest(
         self, adapter: DeviceAdapter
     ) -> None:
         session = Session(adapter)
@@ -191,9 +193,9 @@ class UpdateTests(AdapterTests):
         adapter.check_finite(session.model)
         adapter.sync_to_host(session.model)
         with torch.no_grad():
-            next(session.module.parameters()).fill_(math.nan)
+            next(session.module.parameters()).fill_(math.inf)
         adapter.sync_to_device(session.model)
-        with pytest.raises(DivergedError, match="nan"):
+        with pytest.raises(DivergedError, match="nan|inf"):
             adapter.check_finite(session.model)
 
     @pytest.mark.parametrize(
@@ -246,12 +248,13 @@ class StateTests(AdapterTests):
             assert sorted(labels) == list(range(22))
         assert labels != sorted(labels)
 
-    def test_an_evaluation_loader_never_groups_batches(
+    def test_an_evaluation_loader_keeps_batches_and_their_order(
         self, adapter: DeviceAdapter
     ) -> None:
         Session(adapter, UpdatePolicy(accumulate=4))
         prepared = adapter.prepare_dataloader(loader(10, 4), training=False)
-        assert [len(labels) for _, labels in prepared] == [4, 4, 2]
+        read = [labels.tolist() for _, labels in prepared]
+        assert read == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_an_unknown_option_is_refused_and_the_config_left_alone(self) -> None:
         given = {"type": self.device} if isinstance(self.device, str) else self.device

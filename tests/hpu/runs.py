@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from devrun.devices.hpu.probes.compile_log import CompileLog
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.devices.hpu.probes.compile_log import CompileLog
 from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.resolve import resolve_device
 from devrun.hooks import Hook

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from devrun.probes.finding import SEVERITIES, Finding
+from devrun.probes.finding import SEVERITIES, TWO, Finding
 
 SCHEMA = "devrun.check/1"
 
@@ -61,8 +61,14 @@ def merged(
         modes: those that were tried.
     """
     by_key: dict[Any, tuple[Finding, list[str]]] = {}
-    for mode, finding in found:
-        by_key.setdefault(finding.key, (finding, []))[1].append(mode)
+    every = list(found)
+    known = any(one.kind == TWO for mode, one in every if mode == modes[0])
+    for mode, finding in every:
+        in_all = known and finding.kind == TWO
+        if in_all and mode != modes[0]:  # the first tells where the tensor was made
+            continue
+        _, seen = by_key.setdefault(finding.key, (finding, []))
+        seen += modes if in_all else [mode]
     rows = []
     for finding, seen in by_key.values():
         own = tuple(mode for mode in modes if mode in seen)

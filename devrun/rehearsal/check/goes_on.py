@@ -90,42 +90,50 @@ class GoesOn:
         """`call`, or what is `instead` of it where the user's code breaks in it."""
 
         def kept(*args: Any) -> Any:
-            try:
-                with self._timed():
-                    return call(*args)
-            except _NeverEnds as error:
-                loop = self._sources.leave_out(error, LOOPS).gone
-                self._hangs(loop or of_error(error))
-                if loop:
-                    return kept(*args)
-                self._stop(training)
-            except _StoppedError:
-                pass
-            except Exception as error:
-                if self._follows(error):
+            while True:
+                try:
+                    with self._timed():
+                        return call(*args)
+                except _NeverEnds as error:
+                    again = self._ended(error, training)
+                except _StoppedError:
+                    again = False
+                except Exception as error:  # noqa: BLE001 - most is raised again
+                    again = self._broke(error, training, args[1:])
+                # outside of the handlers: what raises next has a cause of its own
+                if not again:
                     return instead(*args)
-                if isinstance(error, NoGradientError) and args[1:]:
-                    untrained(self._note, training, args[1])
-                    return instead(*args)
-                own = isinstance(error, DevrunError) or is_out_of_memory(error)
-                if own or self.whole(error):
-                    raise
-                ended = backward_fault(error, training, args[1]) if args[1:] else None
-                if ended is not None:
-                    self._note.found(ended)
-                    return instead(*args)
-                if of_error(error) is None:
-                    raise
-                left = self._sources.leave_out(error)
-                if not (
-                    left.follows or (self._replaced and isinstance(error, KeyError))
-                ):
-                    self._note.found(refusal(error))
-                if left.gone:
-                    return kept(*args)
-            return instead(*args)
 
         return kept
+
+    def _ended(self, error: _NeverEnds, training: Training) -> bool:
+        """Whether what never ended can be done again, without a loop of it."""
+        loop = self._sources.leave_out(error, LOOPS).gone
+        self._hangs(loop or of_error(error))
+        if not loop:
+            self._stop(training)
+        return loop is not None
+
+    def _broke(self, error: Exception, training: Training, given: Any) -> bool:
+        """Whether what raised can be done again, without the statement that did."""
+        if self._follows(error):
+            return False
+        if isinstance(error, NoGradientError) and given:
+            untrained(self._note, training, given[0])
+            return False
+        own = isinstance(error, DevrunError) or is_out_of_memory(error)
+        if own or self.whole(error):
+            raise error
+        ended = backward_fault(error, training, given[0]) if given else None
+        if ended is not None:
+            self._note.found(ended)
+            return False
+        if of_error(error) is None:
+            raise error
+        left = self._sources.leave_out(error)
+        if not (left.follows or (self._replaced and isinstance(error, KeyError))):
+            self._note.found(refusal(error))
+        return left.gone is not None
 
     def _update(self, model: Any, batch: Any, *_: Any) -> StepOutput:
         self._replaced = True

@@ -49,6 +49,8 @@ class Sources:
             kinds: of statements that may go.
         """
         name = getattr(error, "name", None)  # of a NameError or AttributeError
+        if isinstance(error, UnboundLocalError):  # which has none
+            name = str(error).split("'")[1]
         lacks = any(name in lost for lost in self._lost.values())
         for frame, line in reversed(list(_calls(error))):
             code = frame.f_code

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from devrun.hooks.base import Priority
+from devrun.probes.births import hidden
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, is_ours
 from devrun.probes.sites import defined
@@ -109,7 +110,7 @@ def _plain(runner: Run) -> dict[tuple[type, str], Any]:
                 found[type(owner), name] = None
             elif isinstance(value, (int, float)):
                 found[type(owner), name] = value
-            elif tensors := held(value):
+            elif tensors := [*held(value), *hidden(value)]:
                 found[type(owner), name] = _digest(tensors)
     return found
 

@@ -288,6 +288,20 @@ def test_a_sequence_is_packed_into_given_memory():
     assert torch.equal(packed.cpu(), theirs[0]) and torch.equal(sizes, theirs[1])
 
 
+def test_ctc_takes_lengths_of_either_place():
+    scores = torch.randn(4, 2, 5).log_softmax(-1)
+    targets, lengths = torch.tensor([[1, 2], [3, 4]]), torch.tensor([4, 4])
+    expected = nn.functional.ctc_loss(scores, targets, lengths, lengths // 2)
+    for where in ("cpu", HPU):
+        each = lengths.to(where)
+        loss = nn.functional.ctc_loss(scores.to(HPU), targets.to(HPU), each, each // 2)
+        assert torch.allclose(loss.cpu(), expected)
+
+
+def test_a_sparse_tensor_is_printed():
+    assert "nnz=2" in repr(torch.eye(2, device=HPU).to_sparse())
+
+
 def test_layouts_that_the_device_lacks_are_refused_by_name():
     refused = raises(RuntimeError, match="aten::sparse_compressed_tensor.*sparse_csr")
     with refused:

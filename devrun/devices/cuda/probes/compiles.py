@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from devrun.devices.cuda.probes.options import asked_of
-from devrun.probes import sites
 from devrun.probes.aside import aside
+from devrun.probes.compile_log import CompileLog
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Probe, Training
-from devrun.python38 import unprefixed
 
 _FACT = "torch.compile"
 
@@ -51,43 +51,15 @@ class Compiles(Probe):
         work = partial(explained, training.runner.model, self._call, adapter)
         breaks = aside(work)
         self.note.fact(_FACT, {"graph breaks": len(breaks)})
-        for reason, remedy, site in breaks:
-            yield Finding(
-                severity="slow",
-                kind="graph break",
-                what=reason,
-                why="torch.compile ends its graph here, and begins another",
-                remedy=remedy,
-                site=site,
-            )
+        yield from breaks
 
 
-def explained(
-    model: nn.Module, call: Any, adapter: Any
-) -> list[tuple[str, str, str | None]]:
-    """(reason, remedy, `file:line`) of each break, in a process of its own."""
+def explained(model: nn.Module, call: Any, adapter: Any) -> list[Finding]:
+    """Each break of the graph, in a process of its own."""
     import torch._dynamo as dynamo
 
     dynamo.reset()
-    args, kwargs = call
-    found: dict[tuple[str, str, str | None], None] = {}
+    log, (args, kwargs) = CompileLog(), call
     with adapter.update.autocast or nullcontext():
-        for each in dynamo.explain(model)(*args, **kwargs).break_reasons:
-            if each.graph_break:
-                stack = [(frame.filename, frame.lineno) for frame in each.user_stack]
-                reason, remedy = _words(each.reason)
-                found[reason, remedy, sites.user_line(reversed(stack))] = None
-    return list(found)
-
-
-def _words(reason: str) -> tuple[str, str]:
-    """Dynamo's reason in one clause, and its first hint."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    hints = [unprefixed(line, "Hint: ") for line in lines if line.startswith("Hint:")]
-    what = lines[0] if lines else "unknown"
-    if what.startswith("generic_jump"):
-        return "a branch on a value", "torch.where(condition, a, b), or torch.cond"
-    explained = [one for one in lines if one.startswith("Explanation:")]
-    if what.startswith("Failed to trace builtin") and explained:
-        what = explained[0].partition("builtin operator ")[2] or what
-    return what, hints[0] if hints else "move it out of forward"
+        torch.compile(model, backend="eager")(*args, **kwargs)
+    return list(log.findings())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from devrun.devices.update import needs_closure
@@ -20,7 +21,7 @@ from devrun.step import MicroBatches
 from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 
-_FACT = "memory in MiB"
+_FACT, _PIECES = "memory in MiB", "optimizer_config.micro_batch"
 
 
 class Memory(Probe):
@@ -131,37 +132,21 @@ class Memory(Probe):
     def _fitting(
         self, training: Training, size: BatchSize, limit: int
     ) -> dict[str, Any] | None:
-        """The largest micro-batch that fits, with recomputation where it must be."""
-        for recompute in (False,) if self.recomputes else (False, True):
-            more = {"gradient_checkpointing": True} if recompute else {}
-            try:
-                samples = self._most(training, size, limit, recompute)
-            except RuntimeError:  # no blocks to compute again
-                continue
-            if samples == size.samples:
-                return more
-            if samples:
-                accumulate = size.samples * size.accumulate // samples
-                return {
-                    size.key: samples,
-                    "optimizer_config.cumulative_iters": accumulate,
-                    **more,
-                }
-        return None
+        """A micro-batch that fits, by halves, with recomputation where it must be."""
 
-    def _most(
-        self, training: Training, size: BatchSize, limit: int, recompute: bool
-    ) -> int:
-        """The most samples of a micro-batch that fit; 0 where not one does."""
-        update = size.samples * size.accumulate
-        sizes = [n for n in range(1, size.samples + 1) if update % n == 0]
-        first, last = 0, len(sizes)
-        while first < last:  # as many of them fit at the least, and at the most
-            middle = (first + last) // 2
-            samples = sizes[middle]
-            use = self._use(training, samples, update // samples, recompute)
-            if needed(use.peak) <= limit:
-                first = middle + 1
-            else:
-                last = middle
-        return sizes[first - 1] if first else 0
+        def fits(samples: int, recompute: bool) -> bool:
+            pieces = size.accumulate * (size.samples // samples)
+            use = self._use(training, samples, pieces, recompute)
+            return needed(use.peak) <= limit
+
+        for recompute in (False,) if self.recomputes else (False, True):
+            with suppress(RuntimeError):  # no blocks to compute again
+                samples = size.samples
+                if not fits(1, recompute):
+                    continue
+                while not fits(samples, recompute):
+                    samples //= 2
+                less = {_PIECES: samples} if samples < size.samples else {}
+                more = {"gradient_checkpointing": True} if recompute else {}
+                return {**less, **more}
+        return None

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-import types
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from devrun.devices.cuda.probes.watch import Judge, Op
+from devrun.probes.births import tag_attributes
 from devrun.probes.finding import Finding
-from devrun.probes.origins import (
-    Host,
-    Origins,
-    storage_of,
-)
+from devrun.probes.origins import Host, Origins, storage_of
 from devrun.probes.sites import line_asking
-from devrun.probes.sources import assigned
-from devrun.python38 import unparsed
-from devrun.tensors import tensors_in
 
 _MIXED = frozenset(
     [
@@ -99,8 +89,8 @@ class Mismatches(Judge):
             )
 
 
-def tag_attributes(model: nn.Module, origins: Origins) -> None:
-    """Tensors that `model.to(device)` leaves: in plain attributes, and in modules.
+def tag_host(model: nn.Module, hooks: Iterable[Any], origins: Origins) -> None:
+    """Tag what `model.to(device)` leaves, of which torch here moves nothing.
 
     To be called before what is on the device is tagged, which may share their storage.
     """
@@ -118,54 +108,4 @@ def tag_attributes(model: nn.Module, origins: Origins) -> None:
         if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
             origins.tag(tensor, host)
 
-    for module in model.modules():
-        kind = type(module)
-        for name, value in vars(module).items():
-            if name.startswith("__") or name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for tensor in _plain(value):
-                site, line = assigned(kind, name)
-                what = f"{kind.__name__}.{name}"
-                remedy = "a buffer of each: self.register_buffer"
-                if isinstance(value, Tensor):
-                    remedy = _as_buffer(line, name)
-                tag(tensor, Host(what, site, remedy))
-            for tensor in _hidden(value):
-                site, _ = assigned(kind, name)
-                remedy = f"self.{name} = nn.ModuleList(...), which is moved with it"
-                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
-        for name, value in vars(kind).items():
-            for tensor in _plain(value):
-                remedy = f'self.register_buffer("{name}", ..., persistent=False)'
-                site, _ = assigned(kind, name)
-                tag(tensor, Host(f"{kind.__name__}.{name}", site, remedy))
-        around = sys.modules.get(kind.__module__, types)
-        for name, value in vars(around).items():
-            for tensor in _plain(value):
-                site, _ = assigned(around, name)
-                remedy = f"{name}.to(x.device) where it is used, or a buffer of it"
-                tag(tensor, Host(f"the global {name}", site, remedy))
-
-
-def _plain(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return list(tensors_in(value)) if type(value) in (list, tuple, dict) else []
-
-
-def _hidden(value: Any) -> list[Tensor]:
-    """Of modules in a plain list, or in a dict, which no module knows of."""
-    parts = value.values() if type(value) is dict else value
-    if type(value) not in (list, tuple, dict):
-        return []
-    modules = [part for part in parts if isinstance(part, nn.Module)]
-    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
-
-
-def _as_buffer(line: str, name: str) -> str:
-    """The assignment `line` as the registration of a buffer."""
-    value = "..."
-    with suppress(SyntaxError, ValueError, AttributeError):
-        (statement,) = ast.parse(line).body
-        value = unparsed(statement.value) or value  # type: ignore[attr-defined]
-    return f'self.register_buffer("{name}", {value}, persistent=False)'
+    tag_attributes((*model.modules(), *hooks), tag)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from devrun.devices.cuda.probes.mismatches import Mismatches, tag_attributes
+from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
 from devrun.devices.cuda.probes.options import asked_of
 from devrun.devices.cuda.probes.precision import Precision
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
@@ -20,6 +20,7 @@ from devrun.devices.options import IndexedOptions, parse_options
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
+from devrun.probes.hosted import engine_in
 from devrun.probes.keys import line_of
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
@@ -28,9 +29,6 @@ from devrun.probes.request import Request
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
-
-_ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by; not every version has it."""
 
 
 class Steps(Probe):
@@ -69,7 +67,7 @@ class Steps(Probe):
     def built(self, training: Training) -> None:
         runner = training.runner
         self._runner = runner
-        tag_attributes(runner.session.step_module, self.origins)
+        tag_host(runner.session.step_module, runner.hooks, self.origins)
         adapter: Any = runner.adapter
         # the host reads no number for nothing there: log_vars has tensors
         adapter.host_shared = False
@@ -85,11 +83,7 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 given = getattr(torch, name)
                 stack.enter_context(patch.object(torch, name, calls.through(given)))
-            engine = getattr(torch.autograd, _ENGINE, None)
-            if engine is not None:  # what the user's functions do in a backward pass
-                stack.enter_context(
-                    patch.object(torch.autograd, _ENGINE, calls.again(engine))
-                )
+            stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)
             yield

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from devrun.devices.cuda.probes.watch import Judge, Op
-from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.origins import Host, Origins
-from devrun.probes.sites import line_asking
+from devrun.probes.sites import asking, is_library
 
 _READ = (
     "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "
@@ -120,12 +119,8 @@ class Syncs(Judge):
             label, remedy, site = key
             if len(self._seen[key]) * 2 <= updates:
                 continue
-            library = sites.is_library(site)
-            if library:
-                remedy = "an option of that package, or without what leads there"
-            severity = "advice" if library else "slow"
             yield Finding(
-                severity=severity,
+                severity="slow",
                 kind=KIND,
                 what=label,
                 why=_WHY,
@@ -135,9 +130,10 @@ class Syncs(Judge):
             )
 
     def _note(self, label: str, remedy: str) -> None:
-        site = line_asking()
-        if site is None:
-            return
+        frame = asking()
+        if frame is None or is_library(frame.f_code.co_filename):
+            return  # it is not the user's to change
+        site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         key = label, remedy, site
         self._counts[key] += 1
         self._seen.setdefault(key, set()).add(self._update)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -13,14 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.probes import sites
+from devrun.probes.births import birth_of, built_on_host
 from devrun.probes.finding import Finding
 from devrun.probes.origins import DEVICE, Host, Origins, flat_tensors
-from devrun.probes.sites import asking
-from devrun.python38 import unparsed
 from devrun.tensors import tensors_in
 
 _SHOWN = ("__repr__", "__str__", "__format__")
@@ -38,16 +33,6 @@ _FRESH = "aten::lift_fresh"
 """The operator by which `torch.Tensor([1.0])` hands over what it made."""
 _FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 """Operators of which only the first result is on the device; lengths are not."""
-_FACTORIES = frozenset(
-    [
-        *("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"),
-        *("zeros", "ones", "empty", "full", "eye", "empty_strided"),
-        *("arange", "range", "linspace", "logspace", "tril_indices", "triu_indices"),
-        *("rand", "randn", "randint", "randperm", "normal"),
-        *("bartlett_window", "blackman_window", "hamming_window", "hann_window"),
-        "kaiser_window",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -132,7 +117,7 @@ class Calls(TorchFunctionMode):
             if self._origins.on_device(to):
                 self._origins.tag(made, DEVICE)
         else:
-            birth = birth_of(name, args, kwargs, self._origins)
+            birth = birth_of(name, args, kwargs, self._origins.on_device)
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
@@ -255,50 +240,3 @@ class Operators(TorchDispatchMode):
         for tensor in flat_tensors(made):
             if self._origins.of(tensor) is None:
                 self._origins.tag(tensor, DEVICE if on_device else hosts[0][1])
-
-
-def birth_of(name: str, args: Any, kwargs: Any, origins: Origins) -> Host | None:
-    """Where the call `name` was written, if it makes a tensor on the host."""
-    if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
-        return None
-    if kwargs.get("device") is not None or kwargs.get("out") is not None:
-        return None
-    if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
-        return None
-    frame = asking()
-    if frame is None:
-        return None
-    beside = (key for key, one in frame.f_locals.items() if origins.on_device(one))
-    device = f"{next(beside, 'x')}.device"
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    usual = f"give torch.{name} the argument device={device}"
-    remedy = with_argument(line, name, device) or usual
-    return Host(f"torch.{name}", sites.here(2), remedy)
-
-
-def built_on_host() -> Host | None:
-    """Where a tensor was made by its class, `torch.Tensor([1.0])`, on the host."""
-    if _device.CURRENT_DEVICE is not None or asking() is None:
-        return None
-    remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
-    return Host("torch.Tensor", sites.here(2), remedy)
-
-
-def with_argument(line: str, name: str, value: str) -> str | None:
-    """`line` with `device=value` in its calls of `name`; None if it is not whole."""
-    try:
-        tree = ast.parse(line)
-    except SyntaxError:
-        return None
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [node for node in nodes if _name(node.func) == name]
-    for call in calls:
-        if name == "from_numpy":  # which has no such argument
-            call.func = ast.parse("torch.as_tensor", mode="eval").body
-        device = ast.parse(value, mode="eval").body
-        call.keywords.append(ast.keyword("device", device))
-    return unparsed(tree) if calls else None
-
-
-def _name(node: ast.expr) -> str:
-    return getattr(node, "attr", getattr(node, "id", ""))

@@ -7,7 +7,7 @@ from devrun.probes.dense import DenseBuffers
 from devrun.probes.probe import Probes
 
 PROBES = Probes(
-    (DenseBuffers, HPUProbe, BatchShapes),
+    (DenseBuffers, BatchShapes, HPUProbe),
     HPUProgram,
     modes=("lazy", "eager", "compile"),
     torch_device="hpu",

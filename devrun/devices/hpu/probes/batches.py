@@ -15,6 +15,7 @@ from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.step import MicroBatches
 
+SHAPES = "changing shapes"
 FEW = 8
 """Shapes that are compiled soon and then known; as many buckets the remedy makes."""
 
@@ -58,7 +59,7 @@ class BatchShapes(Probe):
         updates = len(self._new)
         return Finding(
             severity="slow",
-            kind="changing shapes",
+            kind=SHAPES,
             what="batch",
             why=f"{len(shapes)} shapes in {updates} updates, as {_sizes(different)}: "
             "graphs are compiled again for each new one",

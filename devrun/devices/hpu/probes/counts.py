@@ -14,11 +14,11 @@ from typing import Any
 
 from devrun.devices.hpu.probes.remedies import (
     MEANS,
-    RECOMPILATION,
     SYNC,
     WIDE,
     remedy_for,
 )
+from devrun.probes.compile_log import RECOMPILATION, found_at
 from devrun.probes.finding import Finding
 from devrun.probes.sites import calls_model, is_library, is_own
 
@@ -33,6 +33,8 @@ _COMPILATION = "compilation"
 _COPY = "copy to the device"
 _OFTEN = 0.5
 """Share of the updates from which a wait of the host is in the loop."""
+MODEL = "model"
+_ASKS = ("if", "elif", "while", "assert")
 _NOWHERE = "the backward pass or the update"
 _LAYERS = "a layer or loss of torch's"
 
@@ -42,11 +44,12 @@ class Counts:
 
     Args:
         emulator: its control module.
-        maker: the line that makes the samples.
+        lines: by a kind, `MODEL`, or a part of an operator's name, those of the config
+            and the data set that bring about what no line of the user's asks for.
     """
 
-    def __init__(self, emulator: Any, maker: str | None = None) -> None:
-        self._emulator, self._maker = emulator, maker
+    def __init__(self, emulator: Any, **lines: str | None) -> None:
+        self._emulator, self._lines = emulator, lines
         self.updates = 0
         self._first = self._last = self._all()
         self._apart: Counter[Any] = Counter()
@@ -98,36 +101,42 @@ class Counts:
         severity, why = MEANS[kind]
         site = str(place) if place.line else None
         if calls_model(place.file):
-            site, why = None, f"in {_LAYERS}: {why}"
+            site = self._named(what) or self._lines.get(MODEL)
+            why = f"in {_LAYERS}: {why}"
         elif is_own(place.file):
             if kind == SYNC or (kind == WIDE and what != _COPY):
                 return None  # of a backward pass: of what is said elsewhere
-            site = self._maker if kind == WIDE else None
+            site = self._lines.get(WIDE) if kind == WIDE else self._named(what)
             why = f"in {_NOWHERE}: {why}" if site is None else why
         elif kind == WIDE and "backward" in linecache.getline(place.file, place.line):
             return None
-        elif severity == "slow" and is_library(place.file):
-            severity = "advice"  # it is not the user's to change
+        elif is_library(place.file):
+            if kind == SYNC:
+                return None  # it is not the user's to change
+            site, why = self._lines.get(MODEL), f"in {place}: {why}"
         inside = times - self._apart[key]
         counted = self.updates and inside > 0
         often = round(inside / self.updates, 2) if counted else None
-        return Finding(severity, kind, what, why, remedy_for(kind, what), site, often)
+        line = linecache.getline(place.file, place.line).split()[:1]
+        asks = kind == SYNC and what == "item" and line and line[0] in _ASKS
+        remedy = remedy_for(kind, "branch" if asks else what)
+        return Finding(severity, kind, what, why, remedy, site, often)
+
+    def _named(self, what: str) -> str | None:
+        """The line of the config that an operator comes of, by its name."""
+        return next((line for part, line in self._lines.items() if part in what), None)
 
     def compiled_again(self) -> Finding | None:
-        """A shape that changes, where graphs are compiled in every later update."""
+        """The user's line with a shape that changes, where every update compiles."""
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return None
-        causes = [one for each in later for one in each if one[0].startswith("shape")]
-        if not causes:
-            return None
-        what, place = causes[0]
-        unknown = not place.line or is_own(place.file) or calls_model(place.file)
-        severity, why = MEANS[RECOMPILATION]
-        site = None if unknown else str(place)
-        why = f"somewhere in the update: {why}" if unknown else why
-        remedy = remedy_for(RECOMPILATION, what)
-        return Finding(severity, RECOMPILATION, what, why, remedy, site)
+        every = (one for each in self._compiled for one in each)
+        for what, place in every:  # one shape brings about the next
+            if what.startswith("shape") and place.line:
+                for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
+                    return found
+        return None
 
     @property
     def launches(self) -> int:

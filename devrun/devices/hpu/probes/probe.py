@@ -9,21 +9,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.config.loader import DELETE
-from devrun.devices.hpu.probes.compile_log import CompileLog
-from devrun.devices.hpu.probes.counts import Counts
+from devrun.devices.hpu.probes.batches import SHAPES
+from devrun.devices.hpu.probes.counts import MODEL, Counts
 from devrun.devices.hpu.probes.remedies import (
     FROZEN,
     MEANS,
-    RECOMPILATION,
     WIDE,
     remedy_for,
 )
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
+from devrun.probes.births import tag_attributes
+from devrun.probes.compile_log import RECOMPILATION, CompileLog
 from devrun.probes.finding import Finding
-from devrun.probes.hosted import Hosted, placed
-from devrun.probes.keys import BatchSize
+from devrun.probes.hosted import hosted, placed, tag_host
+from devrun.probes.keys import BatchSize, line_of
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of
 from devrun.probes.sources import assigned
@@ -44,16 +44,14 @@ class HPUProbe(Probe):
     priority = Priority.LOWEST
     _counts: Counts | None = None
 
-    def changes(self, cfg: Any) -> dict[str, Any]:
-        if self.request.memory is None:
-            return {}
-        section = dict(cfg["device"])
-        limit = {"DEVRUN_HPU_MEMORY_MB": max(self.request.memory >> 20, 1)}
-        env = {**(section.get("env") or {}), **limit}
-        return {"device": {**section, "env": env, DELETE: True}}
-
     def before(self, cfg: Any) -> None:
         self._size = BatchSize.of(cfg)
+        self._lines = {
+            "_amp_": line_of(cfg, "fp16", "optimizer_config.precision"),
+            "_fused_": line_of(cfg, "optimizer.fused", "optimizer"),
+            "loss": line_of(cfg, "loss"),
+            MODEL: line_of(cfg, "model.type", "model"),
+        }
 
     def throughout(self) -> AbstractContextManager[Any]:
         """A lazy graph and torch's compiler do not go together."""
@@ -61,18 +59,14 @@ class HPUProbe(Probe):
         return uncompiled() if lazy else nullcontext()
 
     def built(self, training: Training) -> None:
-        self._maker = maker_of(training.loaders[0])
-        self._shapes: set[Any] = set()
+        self._lines[WIDE] = maker_of(training.loaders[0])
+        tag_attributes(training.runner.hooks, tag_host)
         training.runner.register_hook(self)
 
     def before_run(self, runner: Run) -> None:
         sdk: Any = getattr(runner.adapter, "sdk", None)
-        self._log, self._counts = CompileLog(), Counts(sdk.emulator, self._maker)
+        self._log, self._counts = CompileLog(), Counts(sdk.emulator, **self._lines)
         runner.eval_contexts.append(self._evaluating)
-
-    def before_train_iter(self, runner: Run) -> None:
-        tensors = tensors_in(runner.data_batch)
-        self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
         if self._counts is not None:
@@ -83,7 +77,7 @@ class HPUProbe(Probe):
 
     def getting_past(self) -> AbstractContextManager[Any]:
         outside = self.request.mode in _OUTSIDE_GRAPHS
-        return placed(Hosted("hpu", self.note) if outside else nullcontext())
+        return placed(hosted("hpu", self.note) if outside else nullcontext())
 
     def after(self, training: Training) -> Iterator[Finding]:
         counts, adapter = self._counts, training.runner.adapter
@@ -97,9 +91,9 @@ class HPUProbe(Probe):
         yield from _weights(training.runner.model)
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
-        # BatchShapes looks at what batches of many shapes bring about
-        again = counts.compiled_again() if len(self._shapes) == 1 else None
-        if again is not None and RECOMPILATION not in {one.kind for one in traced}:
+        told = {one.kind for one in (*traced, *self.note.seen.values())}
+        again = None if told & {RECOMPILATION, SHAPES} else counts.compiled_again()
+        if again is not None:
             yield again
         self.note.fact("launches an update", counts.launches)
         peak = adapter.stats().get("peak_mib", 0.0)
@@ -109,7 +103,7 @@ class HPUProbe(Probe):
     def _beyond(self, training: Training, peak: int) -> Iterator[Finding]:
         """The memory of the config's own batch, by that of the smaller one here."""
         size, limit, runner = self._size, self.request.memory, training.runner
-        if size is None or limit is None or "memory" in {k[1] for k in self.note.seen}:
+        if size is None or limit is None:
             return
         weights = list(runner.model.parameters())
         states = tensors_in([dict(o.state) for o in optimizers_in(runner.optimizer)])

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 
 SYNC, WIDE, FROZEN = "host waits", "float64", "frozen"
-RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
 _MASK = "multiply by the mask, or torch.where(mask, x, 0), which keeps the shape"
-_KEEP = "keep the tensor on the device; return it in log_vars to have it logged"
+_KEEP = (
+    "keep the tensor on the device; what is in log_vars is read at the log interval; "
+    "sizes and indices stay on the host"
+)
 _ONCE = (
     "compute it from x.detach().cpu() once in many updates, and keep what it gave in a "
     "buffer"
@@ -22,12 +24,14 @@ _BY_NAME: Mapping[str, str] = {
     "number of classes",
     r"repeat_interleave": "give it output_size",
     r"item|_local_scalar_dense|tolist|numpy|print|pickle|save|copy.*": _KEEP,
+    "branch": "torch.where(condition, a, b) in place of the branch",
     r"equal|allclose": "compare with (a == b).all() and keep the result on the device",
     r"synchronize": "leave it out: reading a value waits by itself",
     r"tri[ul]_indices": "compare two torch.arange, row >= column",
     r"_(functional_)?assert_async": "take the assert out of forward: nonfinite: stop "
     "checks the loss, and a hook can check the rest once in many updates",
-    r"_amp_.*": "train in bf16, which needs no loss scaling",
+    r"_amp_.*": "optimizer_config: {precision: bf16} in place of fp16, which needs "
+    "loss scaling",
     r"batch_norm_(update_stats|backward)|_batch_norm_with_update": "use BatchNorm of "
     "each device, or GroupNorm",
     r"_fused_.*": "leave fused: true out of the optimizer: devrun takes the SDK's",
@@ -66,10 +70,6 @@ GENERAL: Mapping[str, str] = {
     WIDE: "a Gaudi computes it in float32: make it float32 where it begins "
     "(np.float32, dtype=torch.float32, .float())",
     "int64": "stay below 2**31, or compute it in the data set",
-    GRAPH_BREAK: "write it so that it can be traced: no prints, no branches on "
-    "values; or take it out of the compiled module",
-    RECOMPILATION: "keep shapes the same from update to update, and numbers that "
-    "change in tensors",
 }
 """By kind of finding, where no pattern matches."""
 
@@ -79,8 +79,6 @@ MEANS: Mapping[str, tuple[str, str]] = {
         "a Gaudi has no kernel for it: the tensors go to the host and back",
     ),
     SYNC: ("slow", "the host waits for the device, which has nothing to do meanwhile"),
-    RECOMPILATION: ("slow", "a graph is compiled again for each new shape"),
-    GRAPH_BREAK: ("slow", "torch.compile leaves the graph here and goes on in Python"),
     WIDE: ("differs", "a Gaudi has no float64: the numbers are those of float32"),
     "int64": (
         "differs",
@@ -94,7 +92,7 @@ MEANS: Mapping[str, tuple[str, str]] = {
 def remedy_for(kind: str, what: str) -> str:
     """One line of advice for an operator or a cause."""
     name = what.split("::")[-1].split(".")[0]
-    if kind in (RECOMPILATION, GRAPH_BREAK, WIDE, "int64"):
+    if kind in (WIDE, "int64"):
         return GENERAL[kind]
     for pattern, remedy in _BY_NAME.items():
         # an operator in place does the same as the one without the underscore

@@ -17,7 +17,7 @@ from devrun.devices.hpu.sdk import emulator
 from devrun.probes.dense import dense_buffers
 from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import Substitutes, telling
-from devrun.probes.hosted import Hosted, placed
+from devrun.probes.hosted import hosted, placed
 from devrun.probes.kinds import devices_of
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe
@@ -71,8 +71,9 @@ class HPUProgram(ProgramProbe):
         self._counts = Counts(self._emulator)
         handle = optimizers.register_optimizer_step_post_hook(self._stepped)
         tell = telling(self._note, _DEVICE, _INSTEAD)
-        hosted, dense = Hosted(_DEVICE, self._note), dense_buffers(self._note, _DEVICE)
-        with Substitutes(_DEVICE, tell, not ported), placed(hosted), dense:
+        repaired = placed(hosted(_DEVICE, self._note))
+        dense = dense_buffers(self._note, _DEVICE)
+        with Substitutes(_DEVICE, tell, not ported), repaired, dense:
             yield
         handle.remove()
         if not ported:
@@ -88,8 +89,10 @@ class HPUProgram(ProgramProbe):
     def found(self) -> None:
         """Note what the emulator counted so far."""
         self._note.fact("updates", self._counts.updates)
-        if not torch.hpu.max_memory_allocated():
+        on_device: Any = torch
+        if not on_device.hpu.max_memory_allocated():
             self._note.found(Finding("advice", "not used", *_UNUSED))
+            return
         self._note.fact("launches an update", self._counts.launches)
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())

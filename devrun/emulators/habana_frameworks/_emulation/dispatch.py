@@ -222,7 +222,7 @@ def _note_float64(plan: Plan, call: Call, results: list[HpuTensor]) -> None:
     for tensor in results:
         if tensor.dtype is torch.float64:
             if all(each.dtype is not torch.float64 for each in call.operands):
-                RECORDER.note(FLOAT64, plan.full_name, tensor._host.nbytes)
+                RECORDER.note(FLOAT64, plan.full_name, tensor.bytes_on_host)
             return
 
 
@@ -275,7 +275,7 @@ def _fall_back(plan: Plan, call: Call) -> None:
         )
     if not may_fall_back(plan.base):
         raise RuntimeError(f"{plan.full_name} is not yet supported on HPU.")
-    nbytes = sum(t._host.nbytes for t in call.operands)
+    nbytes = sum(t.bytes_on_host for t in call.operands)
     if LAZY:
         GRAPH.flush("cpu fallback")
     else:
@@ -395,7 +395,7 @@ def sync(cause: str, nbytes: int = 0) -> None:
 
 def fetch(tensor: HpuTensor, cause: str) -> Tensor:
     """A detached copy on the host, counted as one sync."""
-    sync(cause, tensor._host.nbytes)
+    sync(cause, tensor.bytes_on_host)
     return tensor._host.detach().clone()
 
 

@@ -79,10 +79,10 @@ def download(source: HpuTensor, cause: str) -> Tensor:
     if is_traced(source):
         return source._host
     if CAPTURE.active is not None or not LAZY or GRAPH.is_pending(source):
-        sync(cause, source._host.nbytes)
+        sync(cause, source.bytes_on_host)
     else:
-        RECORDER.note(HOST_SYNC, cause, source._host.nbytes)
-    RECORDER.totals["bytes to host"] += source._host.nbytes
+        RECORDER.note(HOST_SYNC, cause, source.bytes_on_host)
+    RECORDER.totals["bytes to host"] += source.bytes_on_host
     return source._host
 
 
@@ -111,7 +111,7 @@ def _to_copy(plan: Plan, args: Any, kwargs: Any) -> Any:
 def _item(plan: Plan, args: Any, kwargs: Any) -> Any:
     # A full marker even where the value is already there.
     if not is_traced(args[0]):
-        sync("item", args[0]._host.nbytes)
+        sync("item", args[0].bytes_on_host)
     return plan.op(args[0]._host)
 
 

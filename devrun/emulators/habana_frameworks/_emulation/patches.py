@@ -130,6 +130,22 @@ def _reraising(original: Any) -> Any:
     return run
 
 
+def _alike(original: Any) -> Any:
+    """`ctc_loss`, which torch gives the lengths of the host or of the device."""
+
+    @functools.wraps(original)
+    def ctc_loss(scores: Any, targets: Any, *lengths: Any, **kwargs: Any) -> Tensor:
+        if scores.device.type == "hpu":
+            lengths = tuple(
+                one.to(scores.device) if isinstance(one, Tensor) else one
+                for one in lengths
+            )
+        loss: Tensor = original(scores, targets, *lengths, **kwargs)
+        return loss
+
+    return ctc_loss
+
+
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -157,6 +173,7 @@ def install() -> None:
     replace(torch, "load", _loader(torch.load))
     # Torch has it for its own devices and for one of another name than Gaudi's.
     torch.backends.mha.set_fastpath_enabled(False)
+    replace(torch, "ctc_loss", _alike(torch.ctc_loss))
     replace(torch, "compile", _compiler(torch.compile))
     pinning.install(replace)
     fork = torch.random.fork_rng

@@ -66,9 +66,9 @@ class HpuTensor(Tensor):
         return True
 
     @property
-    def itemsize_on_host(self) -> int:
-        """Bytes an element takes in the emulator's own memory."""
-        return self._host.element_size()
+    def bytes_on_host(self) -> int:
+        """Those of its elements; of a sparse one, as if it were dense."""
+        return self._host.numel() * self._host.element_size()
 
     def data_ptr(self) -> int:
         """The address of the data; that of the host's copy here."""

@@ -1,0 +1,135 @@
+"""Where a tensor of the host was made, and what to write there."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import types
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _device
+
+from devrun.probes import sites
+from devrun.probes.origins import Host
+from devrun.probes.sites import asking, is_own
+from devrun.probes.sources import assigned
+from devrun.python38 import unparsed
+from devrun.tensors import held
+
+_FACTORIES = frozenset(
+    [
+        *("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"),
+        *("zeros", "ones", "empty", "full", "eye", "empty_strided"),
+        *("arange", "range", "linspace", "logspace", "tril_indices", "triu_indices"),
+        *("rand", "randn", "randint", "randperm", "normal"),
+        *("bartlett_window", "blackman_window", "hamming_window", "hann_window"),
+        "kaiser_window",
+    ]
+)
+_MOVED = ("_parameters", "_buffers", "_modules")
+_AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
+_AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
+_AS_MODULES = "self.NAME = nn.ModuleList(...), which is moved with it"
+
+
+def birth_of(
+    name: str, args: Any, kwargs: Any, on_device: Callable[[Any], bool]
+) -> Host | None:
+    """Where the call `name` was written, if it makes a tensor on the host."""
+    if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
+        return None
+    if kwargs.get("device") is not None or kwargs.get("out") is not None:
+        return None
+    if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
+        return None
+    frame = asking()
+    if frame is None:
+        return None
+    beside = (key for key, one in frame.f_locals.items() if on_device(one))
+    device = f"{next(beside, 'x')}.device"
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    usual = f"give torch.{name} the argument device={device}"
+    remedy = with_argument(line, name, device) or usual
+    return Host(f"torch.{name}", sites.here(2), remedy)
+
+
+def built_on_host() -> Host | None:
+    """Where a tensor was made by its class, `torch.Tensor([1.0])`, on the host."""
+    if _device.CURRENT_DEVICE is not None or asking() is None:
+        return None
+    remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
+    return Host("torch.Tensor", sites.here(2), remedy)
+
+
+@lru_cache(maxsize=None)
+def with_argument(line: str, name: str, value: str) -> str | None:
+    """`line` with `device=value` in its calls of `name`; None if it is not whole."""
+    try:
+        tree = ast.parse(line)
+    except SyntaxError:
+        return None
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = [node for node in nodes if _name(node.func) == name]
+    for call in calls:
+        if name == "from_numpy":  # which has no such argument
+            call.func = ast.parse("torch.as_tensor", mode="eval").body
+        device = ast.parse(value, mode="eval").body
+        call.keywords.append(ast.keyword("device", device))
+    return unparsed(tree) if calls else None
+
+
+def _name(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -> None:
+    """Tensors that nobody moves: in plain attributes, and of modules in lists.
+
+    Args:
+        owners: modules and hooks.
+        tag: is given each of them.
+    """
+    for one in owners:
+        kind = type(one)
+        around = sys.modules.get(kind.__module__, types)
+        if is_own(str(getattr(around, "__file__", ""))):
+            continue  # a hook of devrun's, which keeps copies of what it is given
+        own = {key: vars(one)[key] for key in vars(one).keys() - _MOVED}
+        for holder, values, label, usual in (
+            (kind, own, f"{kind.__name__}.", "a buffer of each: self.register_buffer"),
+            (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
+            (around, vars(around), "the global ", _AS_GLOBAL),
+        ):
+            for name, value in values.items():
+                modules = hidden(value) if values is own else []
+                tensors = [*held(value), *modules]
+                if name.startswith("__") or not tensors:
+                    continue
+                site, line = assigned(holder, name)
+                remedy = _AS_MODULES if modules else usual
+                if values is own and isinstance(value, Tensor):
+                    remedy = _AS_BUFFER.replace("...", _assigned(line))
+                for tensor in tensors:
+                    tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def hidden(value: Any) -> list[Tensor]:
+    """Of modules in a plain list, or in a dict, which no module knows of."""
+    parts = value.values() if type(value) is dict else value
+    if type(value) not in (list, tuple, dict):
+        return []
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
+
+
+def _assigned(line: str) -> str:
+    """The value of the assignment `line`."""
+    with suppress(SyntaxError, ValueError, AttributeError):
+        (statement,) = ast.parse(line).body
+        return unparsed(statement.value) or "..."  # type: ignore[attr-defined]
+    return "..."
