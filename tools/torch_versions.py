@@ -24,7 +24,7 @@ OTHERS: dict[str, dict[str, str | None]] = {
     "2.4.1": OLD,
     "2.6.0": {"sympy": "1.13.1"},
     "2.9.1": {},
-    "2.11.0": {},
+    "2.11.0": {"setuptools": "81.0.0"},
     "2.13.0": {},
 }
 """Release of torch -> what goes with it instead of what constraints.txt says."""
