@@ -30,9 +30,20 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Dropout(0.5), net())
 
 
-def normed() -> nn.Module:
-    """The usual net, with buffers before it."""
-    return nn.Sequential(nn.BatchNorm2d(2), net())
+class Counting(nn.Module):
+    """Gives what it is given, and counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return inputs
+
+
+def counting() -> nn.Module:
+    return nn.Sequential(Counting(), net())
 
 
 def groups_of(model: nn.Module) -> list[list[nn.Parameter]]:

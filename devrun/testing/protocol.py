@@ -21,10 +21,10 @@ from devrun.testing.harness import (
     Session,
     batches,
     by_hand,
+    counting,
     dropping,
     loader,
     net,
-    normed,
 )
 from devrun.torch_features import lacks
 
@@ -125,15 +125,15 @@ class ProtocolTests(AdapterTests):
 
     def test_state_goes_to_another_model(self, adapter: DeviceAdapter) -> None:
         data = batches(8)
-        first = Session(adapter, module=normed())
+        first = Session(adapter, module=counting())
         first.train(data[:4])
         adapter.sync_to_host(first.model)
         weights = {k: v.cpu() for k, v in adapter.model_state(first.model).items()}
-        self.assert_same_weights(weights, by_hand(data[:4], module=normed())[1])
+        self.assert_same_weights(weights, by_hand(data[:4], module=counting())[1])
         moments = adapter.optimizer_state(first.model, first.optimizer)
         encoded = encode_tree(moments)  # a checkpoint can keep it
         assert len(encoded.tensors) == len([*first.module.parameters()])
-        second = Session(adapter, module=normed())
+        second = Session(adapter, module=counting())
         second.train(data[:1])
         adapter.load_model_state(second.model, weights, "a test")
         load = adapter.load_optimizer_state(second.model, second.optimizer, moments)
@@ -143,7 +143,7 @@ class ProtocolTests(AdapterTests):
         load()
         adapter.sync_to_device(second.model)
         second.train(data[4:])
-        whole = by_hand(data, module=normed())[1]
+        whole = by_hand(data, module=counting())[1]
         self.assert_same_weights(second.host_weights(), whole)
 
     def test_state_that_does_not_fit_is_refused(self, adapter: DeviceAdapter) -> None:

@@ -52,6 +52,8 @@ def losses(folder):
 
 FOUR = {"XLA_USE_SPMD": "1", "CPU_NUM_DEVICES": "4"}
 """Of one process."""
+TWO = ["--num-devices", "2", "--work-dir", "run"]
+"""Processes."""
 
 
 @pytest.mark.parametrize("devices", [{}, FOUR], ids=["one device", "four devices"])
@@ -87,6 +89,19 @@ print(torch_xla._XLAC._get_xla_sharding_spec(adapter.to_device(torch.zeros(8, 3)
     env = {**os.environ, "PJRT_DEVICE": "CPU", **FOUR}
     said = subprocess.check_output([sys.executable, "-c", program], env=env, text=True)
     assert said == "{devices=[4,1]0,1,2,3}\n"
+
+
+def test_several_processes_are_refused_in_one_line(tmp_path):
+    config = CONFIGS / "digits/resnet8_digits.yaml"
+    done = subprocess.run(
+        [*f"{sys.executable} -m devrun train {config} --device xla".split(), *TWO],
+        cwd=tmp_path,
+        env={**os.environ, "PJRT_DEVICE": "CPU"},
+        capture_output=True,
+        text=True,
+    )
+    (said,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert done.returncode == 2 and "an XLA run is one process" in said
 
 
 def test_check_tells_its_counters(devrun):

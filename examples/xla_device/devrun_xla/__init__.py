@@ -18,7 +18,8 @@ from torch_xla.debug import metrics
 from torch_xla.distributed import spmd
 
 from devrun.devices import DeviceInfo, EagerAdapter
-from devrun.dist import get_dist_info
+from devrun.dist import launched
+from devrun.errors import UnsupportedFeatureError
 from devrun.probes.probe import Probes
 from devrun.step import StepOutput
 from devrun.tensors import map_tensors
@@ -56,6 +57,11 @@ class XLAAdapter(EagerAdapter):
         return PROBES
 
     def claim(self) -> torch.device:
+        if launched():  # XLA's processes are those of torch_xla.launch, not torchrun's
+            raise UnsupportedFeatureError(
+                "an XLA run is one process: set XLA_USE_SPMD=1 for all devices, and "
+                "take no --num-devices and no launcher"
+            )
         if runtime.is_spmd():
             self._mesh = spmd.get_1d_mesh("data")
         return torch_xla.device()
@@ -73,7 +79,7 @@ class XLAAdapter(EagerAdapter):
     def setup(self, seed: int | None) -> None:
         super().setup(seed)
         if seed is not None:  # torch.manual_seed leaves this stream alone
-            self.set_rng_state({"xla": seed + get_dist_info()[0]})
+            self.set_rng_state({"xla": seed})
 
     def train_step(
         self,
