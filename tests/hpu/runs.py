@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.devices.hpu.probes.compile_log import CompileLog
 from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.resolve import resolve_device
 from devrun.hooks import Hook
+from devrun.probes.compile_log import CompileLog
 from devrun.runners import EpochBasedRunner
 from tests.support.observe import Losses
 
