@@ -327,7 +327,8 @@ def predictions_and_targets(name: str, outputs: Mapping[str, Any]) -> tuple[Any,
         if value is None:
             raise ConfigError(
                 f"metric {name!r} needs {key!r}, which the model's evaluation step did "
-                f"not return (it has: {', '.join(map(str, outputs))})"
+                f"not return (it has: {', '.join(map(str, outputs))})",
+                key="evaluation",
             )
     return pair
 

@@ -13,7 +13,7 @@ import torch
 
 HOMES = {
     "devrun/emulators/poptorch/_torch_private.py": """
-        _C _base _buffers _parameters _python_dispatch _pytree _subclasses
+        _C _base _buffers _modules _parameters _python_dispatch _pytree _subclasses
         _dispatch_has_kernel_for_dispatch_key
         _validate_args _version _scaled_dot_product_flash_attention_for_cpu
     """,

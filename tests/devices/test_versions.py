@@ -37,11 +37,11 @@ def test_the_emulated_gaudi_needs_a_torch_with_devices_in_python(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("devrun.torch_features.VERSION", "2.6.0")
+    monkeypatch.setattr("devrun.torch_features.VERSION", "2.9.1")
     config = ROOT / "configs" / "digits" / "resnet8_digits.yaml"
     assert main(["train", str(config), "--device", "hpu", "--emulate"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the emulated Gaudi needs torch 2.9 or later, this is torch" in line
+    assert "the emulated Gaudi needs torch 2.10 or later, this is torch" in line
 
 
 def installed(site, package, distribution, version, *requires):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net, train
 from tests.support.strict import zip_strict
@@ -156,6 +156,12 @@ class Named:
         return {"img": image, "gt_label": index % 4, "img_metas": f"{index}.jpg"}
 
 
+def with_facts(rows):
+    batch = default_collate(rows)
+    facts = [{"file": name, "id": int(name[:-4])} for name in batch["img_metas"]]
+    return {**batch, "img_metas": facts}
+
+
 def both(build, data, **options):
     """The losses on the CPU and on the IPU, and the runners."""
     found = []
@@ -174,14 +180,16 @@ def test_a_hugging_face_model():
 
 
 def test_an_openmmlab_model_with_numbers_for_log_values(capsys):
-    data = DataLoader(Named(), batch_size=4)
+    data = DataLoader(Named(), batch_size=4, collate_fn=with_facts)
     (expected, _), (losses, runner) = both(OpenMMLabStyle, data)
     assert losses == pytest.approx(expected, rel=1e-4)
     assert set(runner.outputs["log_vars"]) == {"loss", "loss_cls", "loss_aux"}
     values = {k: float(v) for k, v in runner.outputs["log_vars"].items()}
     total = values["loss_cls"] + values["loss_aux"]
     assert values["loss"] == pytest.approx(total, rel=1e-5)
-    assert "img_metas" in capsys.readouterr().err  # changes, and is not a tensor
+    told = capsys.readouterr().err
+    assert "batch['img_metas'][0]['id']" in told  # changes, and is no tensor
+    assert "['file']" not in told  # a name, of which nothing is computed
 
 
 Pair = namedtuple("Pair", "image label")

@@ -34,6 +34,18 @@ class MLP(nn.Sequential):
         super().__init__(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
+class CompiledMLP(MLP):
+    """The same, compiled by Modular's compiler without devrun."""
+
+    def __init__(self):
+        super().__init__()
+        plain, backend = super().forward, torch_mojo_backend.mojo_backend
+        self.compiled = torch.compile(lambda x: plain(x), backend=backend)
+
+    def forward(self, x):
+        return self.compiled(x)
+
+
 class Convolving(nn.Module):
     """Which Modular's compiler cannot do."""
 

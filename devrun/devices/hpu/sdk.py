@@ -88,7 +88,7 @@ def load(emulate: bool) -> SDK:
         UnsupportedFeatureError: this torch has no devices that are written in Python.
     """
     if emulate:
-        needs("2.9", "the emulated Gaudi", "device")
+        needs("2.10", "the emulated Gaudi", "device")
         use_emulators()
     elif is_emulated(PACKAGE):
         raise DeviceUnavailableError(

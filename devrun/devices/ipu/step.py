@@ -13,6 +13,7 @@ from devrun.devices.capture import CaptureWatch, Finding
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
+from devrun.tensors import held
 
 
 @dataclass
@@ -67,7 +68,9 @@ class DeviceStep(nn.Module):
         step: Any = self.step
         training = call.mode == "train"
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
-        with tensors_only(step.module), CaptureWatch(*parts) as frozen:
+        with _put_back(parts), tensors_only(step.module), CaptureWatch(
+            *parts
+        ) as frozen:
             result = step(batch, call.mode)
         call.frozen = frozen.findings
         loss = result["loss"]
@@ -87,6 +90,19 @@ class DeviceStep(nn.Module):
         # float: the device adds them up, for which half is too coarse
         scalars = (log_vars[name].float() for name in call.scalars)
         return (*scalars, *outputs)
+
+
+@contextmanager
+def _put_back(roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Afterwards attributes hold no tensors of this graph, which no other can read."""
+    modules = [module for root in roots for module in root.modules()]
+    before = [dict(vars(module)) for module in modules]
+    yield
+    for module, own in zip(modules, before):
+        for key, value in list(vars(module).items()):
+            if value is not own.get(key) and held(value):
+                vars(module).pop(key)
+                vars(module).update({key: own[key]} if key in own else {})
 
 
 def _check_loss(step: StepModule, loss: Any) -> None:

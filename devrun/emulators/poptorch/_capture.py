@@ -8,7 +8,7 @@ for one is the error that the device gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,10 +119,13 @@ class Recorder(TorchFunctionMode):
     def __enter__(self) -> Recorder:
         _active.append(self)
         # its C++ half would end the process at a tensor without values
-        self._refusing = private.replaced(
-            torch.autograd.Function, "apply", classmethod(self._function)
-        )
-        self._refusing.__enter__()
+        self._refusing = ExitStack()
+        for owner, name, call in (
+            (torch.autograd.Function, "apply", classmethod(self._function)),
+            (torch.autograd, "grad", self._gradient),
+        ):
+            replaced = private.replaced(owner, name, call)
+            self._refusing.enter_context(replaced)
         super().__enter__()
         return self
 
@@ -254,6 +257,14 @@ class Recorder(TorchFunctionMode):
         finally:
             self.tape = outer
 
+    def _gradient(self, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        """A gradient that forward asks for; got past, of zeros."""
+        try:
+            _rules.check("backward", (), {})
+        except Error as error:
+            self.detour.refuse(error, "backward", self.tape)
+        return tuple(torch.zeros_like(leaf) for leaf in leaves_of(inputs))
+
     def _function(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         """A function with a backward of its own; got past, that of its operations."""
         self.detour.refuse(own_backward(kind), kind.__qualname__, self.tape)
@@ -295,7 +306,8 @@ class Recorder(TorchFunctionMode):
             )
             self.detour.refuse(error, name, self.tape)
         with DisableTorchFunction():
-            constant = leaf.detach().clone()
+            valueless = isinstance(leaf, private.FakeTensor)  # of another capture
+            constant = _filled(leaf) if valueless else leaf.detach().clone()
             stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
         slot = self._slot(stand_in)
         self.constants[slot] = self._real[slot] = constant
@@ -338,7 +350,7 @@ def _filled(value: Any) -> Any:
     """A tensor like one that has no memory; what is no tensor, as it is."""
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty(value.shape, dtype=value.dtype)
+    return torch.zeros(value.shape, dtype=value.dtype)
 
 
 def _show_as(device: torch.device, values: Sequence[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
 from poptorch._errors import Error
 from poptorch._overlap import check_overlaps
-from poptorch._refusals import binding_of, refuse, tried
+from poptorch._refusals import binding_of, collecting, refuse, tried
 from poptorch._tape import Slot, Tape, ancestors
 from poptorch._torch_private import registered, validates_distributions, version
 from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
@@ -116,8 +116,11 @@ class Compiler:
         held = _Registered(self.model)
         given = call.with_tensors(stand_ins)
         try:
-            unchecked = _unchecked_distributions()
-            with torch.inference_mode(False), torch.enable_grad(), unchecked, recorder:
+            plain = torch.inference_mode(False), torch.enable_grad()
+            around = getattr(collecting(), "around", nullcontext)(self.model)
+            with ExitStack() as stack:
+                for each in (*plain, _unchecked_distributions(), around, recorder):
+                    stack.enter_context(each)
                 result = self.model(*given.args, **given.kwargs)
             held.check(recorder)
         finally:
@@ -280,7 +283,7 @@ def _final_loss(recorder: Recorder) -> int:
 
 
 class _Registered:
-    """Parameters and buffers by place, to see which were rebound or deleted."""
+    """Parameters, buffers and modules by place, to see what forward changes."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -327,7 +330,7 @@ class _Registered:
 
 
 def _groups(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, dict[str, Any]]]:
-    """`parameter` or `buffer`, the path before a name, the module and its tensors."""
+    """What kind it is, the path before its names, the module, and what it has."""
     for prefix, module in model.named_modules():
         for kind, group in registered(module).items():
             yield kind, f"{prefix}." if prefix else "", module, group

@@ -12,12 +12,12 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Tuple
+from typing import Any, Callable, ContextManager, Tuple
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from poptorch._tape import Slot, Tape
 from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
 
 Stack = Tuple[Tuple[str, int], ...]
+Around = Callable[[nn.Module], ContextManager[Any]]
 _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
@@ -62,12 +63,14 @@ class Refusals:
     way."""
     turns: dict[Any, int] = field(default_factory=dict)
     """How often each line was refused."""
+    around: Around = nullcontext
+    """Entered with the model around each capture."""
 
 
 @contextmanager
-def collected() -> Iterator[list[Refusal]]:
+def collected(around: Around = nullcontext) -> Iterator[list[Refusal]]:
     """Within, what a compilation refuses is appended to the list and got past."""
-    refusals = Refusals()
+    refusals = Refusals(around=around)
     _collecting.append(refusals)
     try:
         yield refusals.found

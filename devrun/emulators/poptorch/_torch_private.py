@@ -77,12 +77,13 @@ def viewed(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def registered(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """The module's own parameters and buffers, to be put back as they were.
+    """The module's own parameters, buffers and modules, to be put back as they were.
 
     The public methods leave out those that are None, and cannot put a buffer back
     without changing whether it is saved. (1.0)
     """
-    return {"Parameter": module._parameters, "Buffer": module._buffers}
+    own = module._parameters, module._buffers, module._modules
+    return dict(zip(("Parameter", "Buffer", "Module"), own))
 
 
 def validates_distributions() -> bool:

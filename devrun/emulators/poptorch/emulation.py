@@ -6,7 +6,7 @@ tell it from the real package.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from poptorch import _flow_ops, _placement, _refusals
@@ -50,14 +50,19 @@ def memory_estimate(executor: Any) -> list[dict[str, int]]:
     return _placement.memory_estimate(executor)
 
 
-def refusals() -> AbstractContextManager[list[Refusal]]:
+def refusals(
+    around: _refusals.Around = nullcontext,
+) -> AbstractContextManager[list[Refusal]]:
     """Within, a compilation goes on where it would refuse, and the list says where.
 
     A refused operation is carried out as CPU torch does it; a value that is asked for
     is that of the first micro-batch, and a result whose size depends on values keeps
     the size that it has there. What such a graph computes is worth nothing.
+
+    Args:
+        around: gives what is entered around each capture of the model.
     """
-    return _refusals.collected()
+    return _refusals.collected(around)
 
 
 def _available(num_ipus: int) -> bool:

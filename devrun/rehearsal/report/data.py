@@ -170,24 +170,14 @@ def _order(column: str, sign: int, row: Mapping[str, Any]) -> tuple[int, float, 
 
 
 def _curve(curve: Curve, run: RecordedRun) -> dict[str, Any]:
-    steps, values, means = thinned(curve.steps, curve.values, POINTS)
+    steps, values = thinned(curve.steps, curve.values, POINTS)
     at, until = run.train_seconds
-    finite = curve.finite()
     return {
         "name": curve.name,
         "mode": curve.mode,
         "steps": steps,
         "seconds": np.interp(steps, at, until) if len(at) else None,
         "values": values,
-        "means": means if len(values) < len(curve.values) else None,
-        "summary": {
-            "points": len(curve.values),
-            "first": curve.values[0],
-            "last": curve.values[-1],
-            "min": finite.min() if len(finite) else None,
-            "max": finite.max() if len(finite) else None,
-            "odd": len(curve.values) - len(finite),
-        },
     }
 
 
@@ -233,38 +223,16 @@ def shown(value: Any, form: str = "{}") -> str:
 
 def thinned(
     steps: np.ndarray, values: np.ndarray, points: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At most about `points` of them: the least and the greatest of each stretch.
-
-    Args:
-        steps: ascending, of shape (n,).
-        values: of shape (n,); what is not finite is never left out by another value.
-        points: how many to keep.
-
-    Returns:
-        Steps, values and the mean of each point's stretch (of its finite values; NaN
-        where there is none), all of the same length, in order. All n points, each its
-        own mean, where n is no more than `points`.
-    """
-    count = len(values)
-    if count <= points:
-        return steps, values, np.where(np.isfinite(values), values, np.nan)
-    # each stretch gives its extremes and the first of each kind that is not finite
-    edges = np.linspace(0, count, max(points // 2, 1) + 1).astype(int)
-    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-    finite = np.isfinite(values)
-    starts = edges[:-1]
-    sums = np.add.reduceat(np.where(finite, values, 0.0), starts)
-    counts = np.add.reduceat(finite.astype(int), starts)
-    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
-    order = np.lexsort(
-        (values, ~finite, stretch)
-    )  # by stretch, finite first, ascending
-    kept = np.zeros(count, dtype=bool)
-    some = counts > 0
-    kept[order[starts[some]]] = True
-    kept[order[starts[some] + counts[some] - 1]] = True
-    for odd in (np.isnan(values), np.isposinf(values), np.isneginf(values)):
-        where = np.flatnonzero(odd)
-        kept[where[np.unique(stretch[where], return_index=True)[1]]] = True
-    return steps[kept], values[kept], means[stretch[kept]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """At most about `points` of them: the least and the greatest of each stretch, and
+    its first that is not finite."""
+    if len(values) <= points:
+        return steps, values
+    kept: list[np.ndarray] = []
+    for stretch in np.array_split(np.arange(len(values)), points // 2):
+        odd = stretch[~np.isfinite(values[stretch])]
+        finite = stretch[np.isfinite(values[stretch])]
+        order = finite[np.argsort(values[finite], kind="stable")]
+        kept += odd[:1], order[:1], order[1:][-1:]
+    at = np.sort(np.concatenate(kept))
+    return steps[at], values[at]

@@ -35,9 +35,6 @@ class Digest:
     best_step: int | None = None
     best_seconds: float | None = None
     """Training time until the best score, s."""
-    joules: float | None = None
-    """Energy of the whole run: measured, else at the power that was given, J."""
-    joules_to_best: float | None = None
     measured: bool = False
     """Whether counters told the energy (`EnergyHook`)."""
     costs: dict[str, Cost] = field(default_factory=dict)
@@ -71,8 +68,6 @@ def digest(
         best_score=score,
         best_step=step,
         best_seconds=until,
-        joules=costs["whole"].joules,
-        joules_to_best=costs["to_best"].joules,
         measured=run.curve("energy", "train") is not None,
         costs=costs,
     )

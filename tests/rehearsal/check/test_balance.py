@@ -11,7 +11,6 @@ from torch import nn
 
 from devrun.config import Config
 from devrun.devices.ipu.probes.balance import Block, balanced, traced
-from devrun.devices.ipu.probes.memory import IPU_MEMORY
 from devrun.errors import ConfigError
 from devrun.models import ResNet, StepModule, VisionTransformer
 from devrun.models.build import build_loss, build_model
@@ -37,28 +36,16 @@ def test_vit_b16_is_measured_as_it_is():
     ]
     # 17.6 G multiply-adds an image (Dosovitskiy et al. 2021), each two operations
     assert sum(b.flops for b in blocks) / 2 == pytest.approx(35.1 * GIGA, rel=0.01)
-    assert sum(b.parameter_bytes for b in blocks) == 4 * 86_567_656
-    tokens = 2 * 197 * 768 * 4
-    assert all(b.input_bytes == tokens for b in blocks[1:14])
-    # at least the inputs of four products and two norms, and the attention weights
-    assert blocks[2].activation_bytes > 10 * tokens + 2 * 12 * 197 * 197 * 4
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_division_is_the_best_of_all(seed):
     draw = torch.Generator().manual_seed(seed)
     costs = torch.randint(0, 20, (9,), generator=draw).tolist()
-    blocks = [Block(str(i), cost, 0, 0, 0, 0) for i, cost in enumerate(costs)]
+    blocks = [Block(str(i), cost) for i, cost in enumerate(costs)]
     cuts = combinations(range(1, 9), 1 + seed % 3)
     every = ([sum(costs[i:j]) for i, j in pairwise((0, *cut, 9))] for cut in cuts)
     assert balanced(blocks, 2 + seed % 3).most_flops == min(map(max, every))
-
-
-def test_the_memory_of_a_stage_is_its_weights_and_what_is_in_flight():
-    blocks = [Block("a", 1, 10, 100, 100, 4), Block("b", 1, 10, 50, 0, 8)]
-    split = balanced(blocks, 2)
-    assert split.most_bytes(1) == 3 * 100 + 10 + 3 * 4
-    assert split.most_bytes(1, 0.5) == 3 * 100 + 5 + 3 * 2
 
 
 def test_measuring_leaves_no_trace_on_the_model():
@@ -99,7 +86,7 @@ def test_shapes_that_depend_on_values_are_refused():
 
 def test_more_ipus_than_blocks_are_refused():
     with pytest.raises(ConfigError, match=r"only 2 blocks to divide \(0, 1\)"):
-        balanced([Block("0", *[1] * 5), Block("1", *[1] * 5)], 3)
+        balanced([Block("0", 1), Block("1", 1)], 3)
 
 
 def test_blocks_are_found_in_wrappers():
@@ -116,7 +103,6 @@ def test_blocks_are_found_in_wrappers():
             super().__init__()
             self.head = nn.Linear(8, 16, bias=False)
             self.embed = nn.Embedding(16, 8)
-            self.head.weight = self.embed.weight  # tied: counts where called first
             self.body = nn.Module()
             self.body.layers = nn.ModuleList(Layer() for _ in range(2))
             self.act = nn.ReLU()
@@ -131,16 +117,7 @@ def test_blocks_are_found_in_wrappers():
     blocks = traced(Wrapped(), tokens).blocks()
     names = ["embed", "body.layers.0", "body.layers.1", "head"]
     assert [b.name for b in blocks] == names
-    assert [b.parameter_bytes for b in blocks] == [512, 352, 352, 0]
     assert blocks[1].flops == 2 * 15 * 8 * 8
-
-
-def test_frozen_parameters_have_no_gradient_and_no_state():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model[0].requires_grad_(False)
-    blocks = traced(model, torch.zeros(2, 4)).blocks()
-    assert [b.trained_bytes for b in blocks] == [0, 80]
-    assert [b.parameter_bytes for b in blocks] == [80, 80]
 
 
 def test_the_recipes_edges_are_balanced():
@@ -153,4 +130,3 @@ def test_the_recipes_edges_are_balanced():
     blocks = traced(step, (images, labels)).blocks()
     split = balanced(blocks, cfg["ipu"]["num_ipus"])
     assert split.edges == cfg["ipu"]["train_split_edges"]
-    assert split.most_bytes(optimizer_states=1) <= IPU_MEMORY

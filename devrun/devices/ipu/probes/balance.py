@@ -2,21 +2,10 @@
 
 One micro-batch goes through a copy of the model whose tensors have shapes but no values
 (`torch._subclasses.FakeTensorMode`), so nothing is computed and nothing of the model
-changes. Counted for every block, that is for all that runs from its call to the call of
-the next one:
-
-- forward floating-point operations by `torch.utils.flop_counter` (those of matrix
-  products and convolutions), attention as its products, as IPUs compute it;
-- bytes that autograd keeps for the backward pass
-  (`torch.autograd.graph.saved_tensors_hooks`), each storage once;
-- bytes of the parameters, and of what the block is called with.
-
-The cost of a stage is its forward operations: backward passes and recomputation
-multiply them alike. Its memory, an estimate, is the parameters of its blocks (weight,
-gradient, optimizer states) and their activations once, because PopTorch recomputes
-inside the stages of a pipeline, and what enters it once for every micro-batch in
-flight: 2 (n - s) - 1 in stage s = 0, 1, ... of n, as many as the gradient accumulation
-must have at least.
+changes. `torch.utils.flop_counter` counts the forward operations of matrix products and
+convolutions, attention as its products, as IPUs compute it. A block is all that runs
+from its call to the call of the next one. Backward passes and recomputation multiply
+the cost of all stages alike.
 """
 
 from __future__ import annotations
@@ -24,14 +13,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from devrun.errors import ConfigError, DevrunError
@@ -46,11 +34,6 @@ class Block:
 
     name: str
     flops: int
-    activation_bytes: int
-    parameter_bytes: int
-    trained_bytes: int
-    """Of the parameters that are trained."""
-    input_bytes: int
 
 
 @dataclass(frozen=True)
@@ -71,20 +54,6 @@ class Split:
     def most_flops(self) -> int:
         """Forward floating-point operations of the stage that has most."""
         return max(sum(block.flops for block in stage) for stage in self.stages)
-
-    def most_bytes(self, optimizer_states: int, part: float = 1.0) -> int:
-        """Memory of the fullest stage, at a part of the micro-batch."""
-        found = []
-        for number, stage in enumerate(self.stages):
-            in_flight = 2 * (len(self.stages) - number) - 1
-            rows = in_flight * stage[0].input_bytes
-            rows += sum(block.activation_bytes for block in stage)
-            held = sum(
-                block.parameter_bytes + block.trained_bytes * (1 + optimizer_states)
-                for block in stage
-            )
-            found.append(held + int(part * rows))
-        return max(found)
 
 
 def balanced(blocks: Sequence[Block], num_ipus: int) -> Split:
@@ -133,8 +102,7 @@ def traced(model: nn.Module, batch: Any) -> Trace:
             twin = copy.deepcopy(step).train()
         trace = Trace(twin.module)
         numbers, sdpa = Numbers(), sdpa_kernel(SDPBackend.MATH)
-        kept = saved_tensors_hooks(trace.keep, lambda kept: kept)
-        with fake, trace.flops, numbers, sdpa, kept, torch.enable_grad():
+        with fake, trace.flops, numbers, sdpa, torch.enable_grad():
             twin(batch, "train" if step is model else "predict")
     except DevrunError:
         raise
@@ -147,49 +115,23 @@ def traced(model: nn.Module, batch: Any) -> Trace:
     return trace
 
 
-@dataclass
-class _Call:
-    """A module at its first call, with what had been counted until then."""
-
-    flops: int
-    activation_bytes: int
-    input_bytes: int
-    times: int = 1
-
-
 class Trace:
-    """Counts operations and kept bytes while a model runs, by module called."""
+    """Counts operations while a model runs, by module called."""
 
     def __init__(self, root: nn.Module) -> None:
         self.root = root
         self.flops = FlopCounterMode(display=False)
-        self.kept_bytes = 0
-        self.calls: dict[str, _Call] = {}
-        held = (*root.parameters(), *root.buffers())
-        # storages are kept, or another one could come to have the same address
-        self._seen = {s._cdata: s for s in (t.untyped_storage() for t in held)}
+        self.calls: dict[str, int] = {}
+        """Module -> what had been counted until its first call."""
+        self._again: set[str] = set()
         for name, module in root.named_modules():
-            module.register_forward_pre_hook(self._hook(name), with_kwargs=True)
+            module.register_forward_pre_hook(partial(self._called, name))
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        """Called by autograd with what the backward pass will read."""
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._seen:
-            self._seen[storage._cdata] = storage
-            self.kept_bytes += storage.nbytes()
-        return tensor
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def called(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if name in self.calls:
-                self.calls[name].times += 1
-                return
-            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            size = sum(t.numel() * t.element_size() for t in tensors)
-            operations = self.flops.get_total_flops()
-            self.calls[name] = _Call(operations, self.kept_bytes, size)
-
-        return called
+    def _called(self, name: str, *_: Any) -> None:
+        if name in self.calls:
+            self._again.add(name)
+        else:
+            self.calls[name] = self.flops.get_total_flops()
 
     def blocks(self, names: Sequence[str] = ()) -> list[Block]:
         """The blocks of the model in the order of their calls.
@@ -201,25 +143,10 @@ class Trace:
             names: the first layers of the blocks, where they are chosen already.
         """
         names = self._sorted(names or self._inside(""))
-        calls = [self.calls[name] for name in names]
-        last = self.flops.get_total_flops(), self.kept_bytes
-        at = [
-            (0, 0),
-            *((call.flops, call.activation_bytes) for call in calls[1:]),
-            last,
-        ]
-        rows = zip(names, calls, self._parameter_bytes(names), at, at[1:])
-        return [
-            Block(
-                name,
-                end[0] - begin[0],
-                end[1] - begin[1],
-                parameter_bytes,
-                trained_bytes,
-                call.input_bytes,
-            )
-            for name, call, (parameter_bytes, trained_bytes), begin, end in rows
-        ]
+        begins = [0, *(self.calls[name] for name in names[1:])]
+        ends = [*begins[1:], self.flops.get_total_flops()]
+        rows = zip(names, begins, ends)
+        return [Block(name, end - begin) for name, begin, end in rows]
 
     def tied(self, names: Sequence[str]) -> list[list[tuple[str, str]]]:
         """Of each weight with several names, those, with the blocks that they are in.
@@ -235,18 +162,6 @@ class Trace:
     def _sorted(self, names: Sequence[str]) -> list[str]:
         """Those that are called, in the order of their calls."""
         return [name for name in self.calls if name in names]
-
-    def _parameter_bytes(self, names: list[str]) -> list[list[int]]:
-        """[all, trained] of each block: a parameter is where it is called for first."""
-        sizes = [[0, 0] for _ in names]
-        seen: set[int] = set()
-        for block, _, parameter in self._parameters(names):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                size = parameter.numel() * parameter.element_size()
-                sizes[block][0] += size
-                sizes[block][1] += size if parameter.requires_grad else 0
-        return sizes
 
     def _parameters(self, names: list[str]) -> Iterator[tuple[int, str, nn.Parameter]]:
         """Block, name and parameter of each module, in the order of the first calls.
@@ -271,10 +186,11 @@ class Trace:
         found: list[str] = []
         for child_name, child in self.root.get_submodule(name).named_children():
             full = f"{name}.{child_name}" if name else child_name
-            call = self.calls.get(full)
-            if call is None or (call.times == 1 and _is_divided(child)):
+            if full in self._again:
+                continue
+            if full not in self.calls or _is_divided(child):
                 found += self._inside(full)  # a list of layers is not called itself
-            elif call.times == 1:
+            else:
                 found.append(full)
         return found
 

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from devrun.config.tree import inside
+from devrun.devices.ipu.batch import rebuild
 from devrun.devices.ipu.probes.arithmetic import Sizes
 from devrun.devices.ipu.probes.balance import Trace, traced
 from devrun.devices.ipu.probes.memory import Memory, is_large
 from devrun.devices.ipu.probes.options import key_of, settings_of
-from devrun.devices.ipu.probes.splits import micro_batch, proposed, torn, unbalanced
+from devrun.devices.ipu.probes.refused import frozen
+from devrun.devices.ipu.probes.splits import proposed, torn, unbalanced
 from devrun.devices.ipu.split import split_of
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
@@ -24,7 +26,6 @@ from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.torch_features import uncompiled
 
-_ONCE = "Python code of forward runs only while the graph is captured"
 _CHANGES = (
     "it is no tensor and changes from batch to batch; the graph keeps its first value"
 )
@@ -41,8 +42,8 @@ class Graphs(Probe):
         self._sizes: Sizes | None = None
         self._cfg: Any = None
         self._trace: Trace | None = None
-        self._undivided: tuple[int, str] | None = None
-        """IPUs over which nothing divides the model, and how grave that is."""
+        self._undivided: int | None = None
+        """IPUs over which nothing divides the model."""
         self._site: str | None = None
         self._seen: set[str] = set()
         """Which sides of an update of this run were looked at."""
@@ -60,7 +61,7 @@ class Graphs(Probe):
         ipus = inside(cfg, key_of(cfg, "num_ipus"))
         edges = inside(cfg, key_of(cfg, "train_split_edges"))
         if type(ipus) is int and ipus > 1 and not edges:
-            self._undivided = ipus, "breaks"
+            self._undivided = ipus
 
     def changes(self, cfg: Any) -> dict[str, Any]:
         """What nothing divides runs on one IPU, and gets edges there."""
@@ -86,11 +87,7 @@ class Graphs(Probe):
         key = "train_split_edges"
         if getattr(error, "key", None) != key:
             return None
-        settings = settings_of(cfg, self.request)
-        edges = [] if settings is None else settings.train_split_edges
-        ipus = 1 + max((e.get("ipu_id", 0) for e in edges), default=0)
         fix: dict[str, Any] = {key_of(cfg, key): None, key_of(cfg, "num_ipus"): None}
-        self._undivided = ipus, "advice"
         reason = str(getattr(error, "reason", error))
         remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
         site = line_of(cfg, f"ipu.{key}", f"device.{key}")
@@ -103,16 +100,15 @@ class Graphs(Probe):
         sizes, cfg = self._sizes, self._cfg
         step = runner.adapter.executors.module.step
         flat = runner.adapter.flat(runner.data_batch, "train")
-        rows = flat.tensors[0].shape[0] if sizes is None else sizes.micro
         placed = bool(split_of(step))
         if not (placed or self._undivided or is_large(step, self.request.memory)):
             return
         try:
-            trace = self._trace = traced(step, micro_batch(flat, rows))
+            trace = self._trace = traced(step, rebuild(flat.template, flat.tensors))
         except ConfigError:
             trace = None  # the model cannot be followed without values
         if self._undivided is not None:
-            self.note.found(proposed(trace, *self._undivided, self._site, cfg))
+            self.note.found(proposed(trace, self._undivided, self._site, cfg))
         if sizes is None or trace is None or not placed:
             return
         found = unbalanced(step, trace, cfg, sizes.lines["split"])
@@ -129,15 +125,14 @@ class Graphs(Probe):
         if self._sizes is not None:
             memory = Memory(runner.adapter, self._sizes, self.request.memory)
             self.note.fact("memory of each IPU", memory.rows)
-            found = memory.finding(self._cfg, self._trace, _states(runner.optimizer))
+            found = memory.finding(self._cfg, self._trace)
             if found is not None:
                 self.note.found(found)
         seen = set()
         for each in (executors.trainer, *executors.evaluators):
             for one in each.call.frozen:
                 if one.site not in seen:  # the graph of the evaluation does it too
-                    once = "differs", "once", one.what, _ONCE, one.remedy, one.site
-                    self.note.found(Finding(*once))
+                    self.note.found(frozen(one))
                 seen.add(one.site)
 
     def after(self, training: Training) -> Iterator[Finding]:
@@ -148,11 +143,3 @@ class Graphs(Probe):
             for path in sorted(each.changing):
                 site = maker_of(training.loaders[0])
                 yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
-
-
-def _states(optimizer: Any) -> int:
-    """Tensors that the optimizer keeps for each weight."""
-    group = optimizer.param_groups[0]
-    if "betas" in group or "alpha" in group:
-        return 2
-    return int(bool(group.get("momentum")))

@@ -46,12 +46,11 @@ class Memory:
         self._sizes, self._told = sizes, limit is not None
         self._limit = limit or IPU_MEMORY
 
-    def finding(self, cfg: Any, trace: Trace | None, states: int) -> Finding | None:
+    def finding(self, cfg: Any, trace: Trace | None) -> Finding | None:
         """The fullest IPU, where it is too full.
 
         Args:
             trace: of a micro-batch; None of a model that cannot be followed.
-            states: tensors that the optimizer keeps for each weight.
         """
         totals = [sum(row.values()) for row in self.rows]
         fullest = totals.index(max(totals))
@@ -62,7 +61,7 @@ class Memory:
         whose = "--memory says" if self._told else "a Mk2 IPU has"
         fix = self._fewer()
         if not fix and trace is not None:
-            fix = self._divided(trace, states, cfg)
+            fix = self._divided(trace, cfg)
         return Finding(
             severity="breaks" if self._told else "advice",
             kind="memory",
@@ -83,17 +82,15 @@ class Memory:
             micro = min(micro, int(rest * sizes.micro / max(row["activations"], 1)))
         return None if micro < 1 else self._with(_divisor(sizes.micro, micro))
 
-    def _divided(self, trace: Trace, states: int, cfg: Any) -> dict[str, Any] | None:
-        """The model over the fewest IPUs that have room, as the split has it."""
-        blocks, micro = trace.blocks(), self._sizes.micro
-        for ipus in _IPUS:
-            if ipus > len(blocks):
-                return None
-            split = balanced(blocks, ipus)
-            for rows in sorted(_divisors(micro), reverse=True):
-                if split.most_bytes(states, rows / micro) <= self._limit:
-                    return {**edges_of(split, cfg), **self._with(rows, 2 * ipus - 1)}
-        return None
+    def _divided(self, trace: Trace, cfg: Any) -> dict[str, Any] | None:
+        """The model over as many IPUs as have room, if all of it divides evenly."""
+        total, blocks = sum(sum(row.values()) for row in self.rows), trace.blocks()
+        needed = (n for n in _IPUS if total <= n * self._limit)
+        ipus = next(needed, _IPUS[-1])
+        if ipus > len(blocks):
+            return None
+        split = edges_of(balanced(blocks, ipus), cfg)
+        return {**split, **self._with(self._sizes.micro, 2 * ipus - 1)}
 
     def _with(self, micro: int, least: int = 1) -> dict[str, Any]:
         """A micro-batch and the accumulation with which an update stays as large."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from devrun.devices.capture import Finding as Frozen
 from devrun.devices.ipu.executors import first_sentences
 from devrun.probes.finding import Finding
 from devrun.probes.keys import pasted
@@ -87,6 +88,12 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
         site=user_line(refusal.stack),
         fix=fix,
     )
+
+
+def frozen(found: Frozen) -> Finding:
+    """What a capture used up or changed of the host."""
+    why = "Python code of forward runs only while the graph is captured"
+    return Finding("differs", "once", found.what, why, found.remedy, found.site)
 
 
 def _of_numbers(refusal: Any) -> Finding:

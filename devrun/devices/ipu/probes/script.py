@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from devrun.devices.ipu.probes.refused import finding_of
+from devrun.devices.capture import CaptureWatch
+from devrun.devices.ipu.probes.refused import finding_of, frozen
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import Substitutes, telling
@@ -36,8 +37,15 @@ class IPUProgram(ProgramProbe):
         self._poptorch = load(True)
         self._emulation = self._poptorch.emulation
         self._emulation.set_memory_limit(memory)
-        self._refusals = self._emulation.refusals()
+        self._refusals = self._emulation.refusals(self._watched)
         self._found = self._refusals.__enter__()
+
+    @contextmanager
+    def _watched(self, model: Any) -> Iterator[None]:
+        with CaptureWatch(model) as seen:
+            yield
+        for one in seen.findings:
+            self._note.found(frozen(one))
 
     @contextmanager
     def getting_past(self) -> Iterator[None]:

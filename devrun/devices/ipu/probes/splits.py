@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from devrun.devices.ipu.batch import Flat, rebuild
 from devrun.devices.ipu.probes.balance import Split, Trace, balanced
 from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.split import split_of
@@ -18,14 +15,6 @@ from devrun.probes.sources import assigned, made_at
 
 WORTH = 1.25
 """How many times the work of a better split's largest stage is worth a word."""
-
-
-def micro_batch(flat: Flat, rows: int) -> Any:
-    """One of as many samples as are wanted, made of those that are here."""
-    if not flat.tensors or not flat.tensors[0].dim():
-        return rebuild(flat.template, flat.tensors)
-    picked = torch.arange(rows) % flat.tensors[0].shape[0]
-    return rebuild(flat.template, flat.take(picked))
 
 
 def unbalanced(step: Any, trace: Trace, cfg: Any, site: str | None) -> Finding | None:
@@ -106,9 +95,7 @@ def edges_of(split: Split, cfg: Any) -> dict[str, Any]:
     }
 
 
-def proposed(
-    trace: Trace | None, ipus: int, severity: str, site: str | None, cfg: Any
-) -> Finding:
+def proposed(trace: Trace | None, ipus: int, site: str | None, cfg: Any) -> Finding:
     """Edges for a model that nothing divides; without them where it has none.
 
     Args:
@@ -120,6 +107,6 @@ def proposed(
         split = balanced([] if trace is None else trace.blocks(), ipus)
     except ConfigError as error:
         remedy = "name the first layer of each block in train_split_edges"
-        return Finding(severity, "split", key, f"{why}: {error}", remedy, site)
+        return Finding("breaks", "split", key, f"{why}: {error}", remedy, site)
     fix = edges_of(split, cfg)
-    return Finding(severity, "split", key, why, pasted(fix), site, fix=fix)
+    return Finding("breaks", "split", key, why, pasted(fix), site, fix=fix)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# -- the device (2.9) ------------------------------------------------------------------
+# -- the device (2.10) -----------------------------------------------------------------
 
 try:
     _ACCELERATOR: Any = torch._C._acc
@@ -24,7 +24,7 @@ try:
 except AttributeError as error:
     raise ImportError(
         f"the emulated Gaudi needs a torch whose backends can be written in Python "
-        f"(2.9 or newer; tested with 2.13); this is torch {torch.__version__}"
+        f"(2.10 or newer; tested with 2.13); this is torch {torch.__version__}"
     ) from error
 
 

@@ -24,7 +24,7 @@
   const state = { axis: "step", smoothing: 0, log: false, hidden: new Set() };
   let plots = [];
 
-  // Exponential moving average without bias towards its start, over the points' means.
+  // Exponential moving average without bias towards its start.
   const smoothed = (values, weight) => {
     let sum = 0, norm = 0;
     return values.map((value) => {
@@ -69,8 +69,7 @@
         if (state.smoothing) {
           found.push({ ...look, x, y: plain, faint: true, label: `${label} (as logged)` });
           look.odd = [];
-          const means = (curve.means || curve.values).map(read);
-          found.push({ ...look, x, y: smoothed(means, state.smoothing) });
+          found.push({ ...look, x, y: smoothed(values, state.smoothing) });
         } else found.push({ ...look, x, y: plain });
       }
     });
@@ -128,32 +127,16 @@
   names.forEach((name, index) => {
     const box = element("section", null, charts, { class: "chart" });
     element("h3", name, box);
-    const said = [];
-    const rows = [];
-    for (const run of report.runs)
-      for (const curve of run.curves.filter((entry) => entry.name === name)) {
-        const s = curve.summary;
-        rows.push([run.name, curve.mode, s.points, s.first, s.last, s.min, s.max, s.odd]);
-        said.push(`${run.name} ${curve.mode} from ${shown(s.first)} to ${shown(s.last)}`);
-      }
+    const curves = report.runs.flatMap((run) => run.curves.filter((c) => c.name === name)
+      .map((curve) => ({ ...curve, run: run.name })));
+    const said = curves.map(({ run, mode, values }) =>
+      `${run} ${mode} from ${shown(values[0])} to ${shown(values[values.length - 1])}`);
     element("div", null, box, { id: `chart-${index}`, role: "img",
       "aria-label": `${name}: ${said.join("; ")}` });
-    const odd = rows.reduce((sum, row) => sum + row[7], 0);
+    const odd = curves.flatMap((curve) => curve.values).map(read)
+      .filter((value) => !Number.isFinite(value)).length;
     const count = odd === 1 ? "1 value is" : `${odd} values are`;
     if (odd) element("p", `▲ ${count} NaN or infinite`, box, { class: "bad" });
-    const details = element("details", null, box);
-    element("summary", "numbers", details);
-    const scroll = element("div", null, details, { class: "scroll" });
-    const grid = element("table", null, scroll);
-    const head = element("tr", null, element("thead", null, grid));
-    for (const title of ["run", "of", "points", "first", "last", "least", "greatest"])
-      element("th", title, head);
-    const body = element("tbody", null, grid);
-    for (const row of rows) {
-      const line = element("tr", null, body);
-      row.slice(0, 7).forEach((value, at) => element("td",
-        at < 2 ? value : shown(value), line, at < 2 ? {} : { class: "number" }));
-    }
   });
 
   const controls = document.getElementById("controls");
