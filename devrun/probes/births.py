@@ -51,10 +51,10 @@ def birth_of(
     if frame is None:
         return None
     beside = (key for key, one in frame.f_locals.items() if on_device(one))
-    device = f"{next(beside, 'x')}.device"
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    usual = f"give torch.{name} the argument device={device}"
-    remedy = with_argument(line, name, device) or usual
+    remedy = f"give torch.{name} the argument device=x.device of a tensor x there"
+    if known := next(beside, None):
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        remedy = with_argument(line, name, f"{known}.device") or remedy
     return Host(f"torch.{name}", sites.here(2), remedy)
 
 

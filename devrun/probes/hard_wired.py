@@ -191,13 +191,13 @@ class Substitutes(TorchFunctionMode):
             return _ASKED[asked]
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
             self._tell(".cuda()", "cuda")
-            return self._placed(args[0].to(self._device), name)
+            return self._placed(self._moved(args[0]), name)
         if _is_cuda(kwargs.get("device")):
             self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
         elif name == "type" and (plain := _plain_type(args[1:])):
             self._tell(f".type({plain[0]})", "cuda")
-            args = (args[0].to(self._device), plain[1])
+            args = (self._moved(args[0]), plain[1])
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
             self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
@@ -207,6 +207,12 @@ class Substitutes(TorchFunctionMode):
                 self._asked_in_data(name)
             return made
         return self._placed(func(*args, **kwargs), name)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        try:
+            return tensor.to(self._device)
+        except (ImportError, RuntimeError):  # before its SDK is imported
+            return tensor
 
     def _placed(self, made: Any, name: str) -> Any:
         """`made`, which is on CUDA as far as the user's code knows."""
@@ -264,7 +270,7 @@ class Substitutes(TorchFunctionMode):
 
         def make(_: type, *args: Any, **kwargs: Any) -> Any:
             self._tell(f"torch.cuda.{kind}", "device")
-            return self._placed(plain(*args, **kwargs).to(self._device), kind)
+            return self._placed(self._moved(plain(*args, **kwargs)), kind)
 
         return _Stand(kind, (), {"__new__": make, "plain": plain})
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.resolve import resolve_device
 from devrun.hooks import Hook
+from devrun.probes.compile_log import CompileLog
 from devrun.runners import EpochBasedRunner
 from tests.support.observe import Losses
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,9 +84,10 @@ class Syncs(Judge):
     """Counts what of the user's makes the host wait, while an update is done."""
 
     def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+        super().__init__()
         self._origins, self._updating = origins, updating
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._seen: dict[tuple[str, str, str], set[int]] = {}
+        self._seen: defaultdict[Any, set[int]] = defaultdict(set)
+        """Numbers of the updates in which each waited."""
         self._update = 0
 
     def begin(self) -> None:
@@ -115,28 +116,18 @@ class Syncs(Judge):
 
     def findings(self, updates: int) -> Iterator[Finding]:
         """Of the lines that waited in most of the updates, not at their first only."""
-        for key, count in self._counts.items():
-            label, remedy, site = key
-            if len(self._seen[key]) * 2 <= updates:
-                continue
-            yield Finding(
-                severity="slow",
-                kind=KIND,
-                what=label,
-                why=_WHY,
-                remedy=remedy,
-                site=site,
-                per_step=count / updates,
-            )
+        for found in super().findings(updates):
+            if len(self._seen[found.key]) * 2 > updates:
+                yield found
 
     def _note(self, label: str, remedy: str) -> None:
         frame = asking()
         if frame is None or is_library(frame.f_code.co_filename):
             return  # it is not the user's to change
         site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        key = label, remedy, site
-        self._counts[key] += 1
-        self._seen.setdefault(key, set()).add(self._update)
+        row = ("slow", KIND, label, _WHY, remedy, site)
+        self.counts[row] += 1
+        self._seen[Finding(*row).key].add(self._update)
 
     def _waits(self, op: Op) -> bool:
         if op.indexes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,15 +66,20 @@ class Op:
 class Judge(ABC):
     """Looks at operators and at calls; both before they are done."""
 
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[Any, ...]] = Counter()
+        """What a finding is made of -> how often it came in updates."""
+
     @abstractmethod
     def operator(self, op: Op) -> None: ...
 
     def leaves(self, call: str) -> None:
         """`call` reads the whole of a tensor that would be on the device."""
 
-    @abstractmethod
     def findings(self, updates: int) -> Iterator[Finding]:
         """What came of so many updates."""
+        for row, count in self.counts.items():
+            yield replace(Finding(*row), per_step=count / updates or None)
 
 
 class Calls(TorchFunctionMode):

@@ -7,7 +7,7 @@ from devrun.probes.dense import DenseBuffers
 from devrun.probes.probe import Probes
 
 PROBES = Probes(
-    (DenseBuffers, BatchShapes, HPUProbe),
+    (DenseBuffers, HPUProbe, BatchShapes),
     HPUProgram,
     modes=("lazy", "eager", "compile"),
     torch_device="hpu",

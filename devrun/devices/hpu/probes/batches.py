@@ -15,7 +15,6 @@ from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.step import MicroBatches
 
-SHAPES = "changing shapes"
 FEW = 8
 """Shapes that are compiled soon and then known; as many buckets the remedy makes."""
 
@@ -59,7 +58,7 @@ class BatchShapes(Probe):
         updates = len(self._new)
         return Finding(
             severity="slow",
-            kind=SHAPES,
+            kind="changing shapes",
             what="batch",
             why=f"{len(shapes)} shapes in {updates} updates, as {_sizes(different)}: "
             "graphs are compiled again for each new one",

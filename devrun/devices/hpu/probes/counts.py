@@ -18,6 +18,7 @@ from devrun.devices.hpu.probes.remedies import (
     WIDE,
     remedy_for,
 )
+from devrun.probes.compile_log import MEANS as COMPILED
 from devrun.probes.compile_log import RECOMPILATION, found_at
 from devrun.probes.finding import Finding
 from devrun.probes.sites import calls_model, is_library, is_own
@@ -127,16 +128,22 @@ class Counts:
         return next((line for part, line in self._lines.items() if part in what), None)
 
     def compiled_again(self) -> Finding | None:
-        """The user's line with a shape that changes, where every update compiles."""
+        """A shape that changes, where every update compiles, by its line if known."""
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return None
         every = (one for each in self._compiled for one in each)
-        for what, place in every:  # one shape brings about the next
-            if what.startswith("shape") and place.line:
-                for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
-                    return found
-        return None
+        causes = [one for one in every if one[0].startswith("shape")]
+        for what, place in causes:  # one shape brings about the next
+            calls = [(place.file, place.line)] if place.line else []
+            for found in found_at(RECOMPILATION, what, calls):
+                return found
+        if not causes or any(key[0] == "dynamic_op" for key in self._often):
+            return None  # of a size that is said elsewhere
+        (what, _), (why, remedy) = causes[0], COMPILED[RECOMPILATION]
+        why = f"somewhere in the update: {why}"
+        site = self._lines.get(MODEL)
+        return Finding("slow", RECOMPILATION, what, why, remedy, site)
 
     @property
     def launches(self) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from devrun.devices.hpu.probes.batches import SHAPES
 from devrun.devices.hpu.probes.counts import MODEL, Counts
 from devrun.devices.hpu.probes.remedies import (
     FROZEN,
@@ -59,6 +58,7 @@ class HPUProbe(Probe):
         return uncompiled() if lazy else nullcontext()
 
     def built(self, training: Training) -> None:
+        self._shapes: set[Any] = set()
         self._lines[WIDE] = maker_of(training.loaders[0])
         tag_attributes(training.runner.hooks, tag_host)
         training.runner.register_hook(self)
@@ -67,6 +67,10 @@ class HPUProbe(Probe):
         sdk: Any = getattr(runner.adapter, "sdk", None)
         self._log, self._counts = CompileLog(), Counts(sdk.emulator, **self._lines)
         runner.eval_contexts.append(self._evaluating)
+
+    def before_train_iter(self, runner: Run) -> None:
+        tensors = tensors_in(runner.data_batch)
+        self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
         if self._counts is not None:
@@ -91,9 +95,9 @@ class HPUProbe(Probe):
         yield from _weights(training.runner.model)
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
-        told = {one.kind for one in (*traced, *self.note.seen.values())}
-        again = None if told & {RECOMPILATION, SHAPES} else counts.compiled_again()
-        if again is not None:
+        # BatchShapes looks at what batches of many shapes bring about
+        again = counts.compiled_again() if len(self._shapes) == 1 else None
+        if again is not None and RECOMPILATION not in {one.kind for one in traced}:
             yield again
         self.note.fact("launches an update", counts.launches)
         peak = adapter.stats().get("peak_mib", 0.0)

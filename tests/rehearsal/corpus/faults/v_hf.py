@@ -55,7 +55,8 @@ class VBert(nn.Module):
         super().__init__()
         self.config = Config()
         self.embed = nn.Embedding(60, 16)
-        self.places = torch.arange(10)
+        self.places = torch.arange(10)  # fault[hpu]: two devices
+        # remedy: self.register_buffer("places", torch.arange(10), persistent=False)
         self.position = nn.Embedding(10, 16)
         self.layers = nn.ModuleList(Attention(self.config) for _ in range(2))
         self.norm = nn.LayerNorm(16)
@@ -63,7 +64,7 @@ class VBert(nn.Module):
 
     def forward(self, input_ids, attention_mask=None, labels=None):
         h = self.embed(input_ids)
-        h = h + self.position(self.places)  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
+        h = h + self.position(self.places)  # fault[ipu]: cannot be compiled
         # remedy: h = h + self.position(torch.arange(10, device=h.device))
         if attention_mask.all():  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: if attention_mask is None:

@@ -8,13 +8,13 @@ import habana_frameworks.torch.core as htcore
 device = torch.device("hpu")
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scale = torch.ones(16)
+scale = torch.ones(16)  # fault[hpu]: two devices
+# remedy: scale = torch.ones(16, device=device)
 total = 0.0
 for step in range(8):
     x = torch.randn(8, 16).to(device)
     y = torch.randint(0, 4, (8,)).to(device)
-    x = x * scale  # fault[hpu]: two devices
-    # remedy: x = x * 1.0
+    x = x * scale
     keep = x[x.sum(1) > -100]  # fault[hpu]: host waits
     # remedy: keep = x
     loss = F.cross_entropy(model(keep), y)

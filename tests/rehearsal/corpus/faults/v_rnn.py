@@ -26,12 +26,12 @@ class VRnn(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x):
-        state = torch.zeros(len(x), 8)
+        state = torch.zeros(len(x), 8)  # fault[hpu]: two devices
+        # remedy: state = torch.zeros(len(x), 8, device=x.device)
         states, turn = [], 0
         while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: while turn < 6:
-            state = self.cell(x[:, turn], state)  # fault[hpu]: two devices
-            # remedy: state = self.cell(x[:, turn], state.to(x.device))
+            state = self.cell(x[:, turn], state)
             states.append(state)
             turn += 1
         h = torch.stack(states, 1)

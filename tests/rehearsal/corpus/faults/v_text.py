@@ -33,9 +33,9 @@ class VText(nn.Module):
         longest = int(data["length"].max())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: longest = ids.shape[1]
         ids, tags = ids[:, :longest], tags[:, :longest]
-        places = torch.arange(longest)
-        mask = places[None] < data["length"][:, None]  # fault[hpu]: two devices
-        # remedy: mask = places[None].to(ids.device) < data["length"][:, None]
+        places = torch.arange(longest)  # fault[hpu]: two devices
+        # remedy: places = torch.arange(longest, device=ids.device)
+        mask = places[None] < data["length"][:, None]
         x = self.embed(ids)
         x, _ = self.rnn(x)  # fault[ipu]: cannot be compiled
         # remedy: x = torch.cat([x, x], -1)

@@ -11,17 +11,19 @@ from devrun import MODELS
 class VVision(nn.Module):
     def __init__(self):
         super().__init__()
-        self.mean = torch.full((3, 1, 1), 0.5)
-        self.std = torch.tensor([0.2, 0.2, 0.2]).view(3, 1, 1)
+        self.mean = torch.full((3, 1, 1), 0.5)  # fault[hpu]: two devices
+        # remedy: self.register_buffer("mean", torch.full((3, 1, 1), 0.5))
+        self.std = torch.tensor([0.2]).view(1, 1)  # fault[hpu]: two devices
+        # remedy: self.register_buffer("std", torch.tensor([0.2]).view(1, 1))
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
         self.head = nn.Linear(8, 10)
         self.calls = 0
 
     def forward(self, x):
-        x = x - self.mean  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
+        x = x - self.mean  # fault[ipu]: cannot be compiled
         # remedy: x = x - 0.5
-        x = x / self.std  # fault[hpu]: two devices; fault[ipu]: cannot be compiled
+        x = x / self.std  # fault[ipu]: cannot be compiled
         # remedy: x = x / 0.2
         self.calls += 1  # fault[ipu]: once
         # remedy: pass
