@@ -11,7 +11,7 @@ the cost of all stages alike.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -151,35 +151,25 @@ class Trace:
     def tied(self, names: Sequence[str]) -> list[list[tuple[str, str]]]:
         """Of each weight with several names, those, with the blocks that they are in.
 
-        A block is named by its first layer; what runs before `names` has no name.
+        A block is named by its first layer; what runs before `names` has no name. What
+        a module has that is never called is where the one around it is called.
         """
-        names = self._sorted(["", *names])
-        found: dict[int, list[tuple[str, str]]] = {}
-        for block, name, parameter in self._parameters(names):
-            found.setdefault(id(parameter), []).append((name, names[block]))
-        return [uses for uses in found.values() if len(uses) > 1]
+        place = {name: at for at, name in enumerate(self.calls)}
+        blocks = self._sorted(["", *names])
+        found: dict[int, list[tuple[int, str, str]]] = {}
+        for path, weight in self.root.named_parameters(remove_duplicate=False):
+            owner = path.rpartition(".")[0]
+            while owner not in place:
+                owner = owner.rpartition(".")[0]
+            at = place[owner]
+            block = [name for name in blocks if place[name] <= at][-1]
+            found.setdefault(id(weight), []).append((at, path, block))
+        several = (sorted(uses) for uses in found.values() if len(uses) > 1)
+        return [[use[1:] for use in uses] for uses in several]
 
     def _sorted(self, names: Sequence[str]) -> list[str]:
         """Those that are called, in the order of their calls."""
         return [name for name in self.calls if name in names]
-
-    def _parameters(self, names: list[str]) -> Iterator[tuple[int, str, nn.Parameter]]:
-        """Block, name and parameter of each module, in the order of the first calls.
-
-        One of a module that is never called counts where the one around it is called.
-        """
-        place = {name: at for at, name in enumerate(self.calls)}
-        begins = [place[name] for name in names]
-        owners = []
-        for path, module in self.root.named_modules():
-            name = path
-            while name not in place and name:
-                name = name.rpartition(".")[0]
-            owners.append((place.get(name, 0), path, module))
-        for at, path, module in sorted(owners, key=lambda owner: owner[0]):
-            block = max((i for i, begin in enumerate(begins) if begin <= at), default=0)
-            for name, parameter in module.named_parameters(recurse=False):
-                yield block, f"{path}.{name}" if path else name, parameter
 
     def _inside(self, name: str) -> list[str]:
         """The blocks in the module `name`, which is itself divided."""

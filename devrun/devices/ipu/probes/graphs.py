@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -45,8 +45,8 @@ class Graphs(Probe):
         self._undivided: int | None = None
         """IPUs over which nothing divides the model."""
         self._site: str | None = None
-        self._seen: set[str] = set()
-        """Which sides of an update of this run were looked at."""
+        self._looked = False
+        """Whether an update of this run was looked at."""
 
     def throughout(self) -> AbstractContextManager[Any]:
         """PopTorch captures what is written, not what torch compiles of it."""
@@ -68,19 +68,17 @@ class Graphs(Probe):
         return {key_of(cfg, "num_ipus"): None} if self._undivided else {}
 
     def built(self, training: Training) -> None:
-        self._seen = set()
+        self._looked = False
         training.runner.register_hook(self)
 
     def before_train_iter(self, runner: Run) -> None:
-        self._once(self._look_before, runner)
+        if not self._looked:
+            safely(self.note, self._look_before, runner)
 
     def after_train_iter(self, runner: Run) -> None:
-        self._once(self._look_after, runner)
-
-    def _once(self, look: Callable[[Any], None], runner: Run) -> None:
-        if look.__name__ not in self._seen:
-            self._seen.add(look.__name__)
-            safely(self.note, look, runner)
+        if not self._looked:
+            safely(self.note, self._look_after, runner)
+        self._looked = True
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
         """A split that names what is not there is left out."""
