@@ -33,6 +33,8 @@ def dropping() -> nn.Module:
 class Counting(nn.Module):
     """Gives what it is given, and counts its calls in a buffer."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(1))
@@ -54,7 +56,10 @@ def groups_of(model: nn.Module) -> list[list[nn.Parameter]]:
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     weights, biases = groups_of(model)
-    groups = [{"params": weights}, {"params": biases, "momentum": 0.8}]
+    groups: list[dict[str, Any]] = [
+        {"params": weights},
+        {"params": biases, "momentum": 0.8},
+    ]
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
