@@ -56,7 +56,10 @@ def groups_of(model: nn.Module) -> list[list[nn.Parameter]]:
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     weights, biases = groups_of(model)
-    groups: Any = [{"params": weights}, {"params": biases, "momentum": 0.8}]
+    groups: list[dict[str, Any]] = [
+        {"params": weights},
+        {"params": biases, "momentum": 0.8},
+    ]
     return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
