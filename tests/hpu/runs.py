@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from devrun.devices.hpu.probes.compile_log import CompileLog
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
