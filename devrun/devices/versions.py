@@ -39,7 +39,8 @@ def fitting(name: str, built_for: Mapping[str, str]) -> str:
     here = _minor(torch.__version__)
     releases = [release for release, wanted in built_for.items() if wanted == here]
     if releases:
-        return f"{name} {' and '.join(releases)} are for torch {here}"
+        verb = "are" if releases[1:] else "is"
+        return f"{name} {' and '.join(releases)} {verb} for torch {here}"
     newest, wanted = list(built_for.items())[-1]
     return (
         f"no known release of {name} is for torch {here}, the newest, {newest}, is for "

@@ -90,6 +90,8 @@ def test_a_hanging_worker_ends_at_the_timeout_and_is_gone() -> None:
     workers = loader._iterator._workers
     with pytest.raises(HangError, match="no batch within 1 s"):
         list(batches)
+    for worker in workers:
+        worker.join(10)  # torch before 2.13 does not wait for their end
     assert not any(worker.is_alive() for worker in workers)
 
 

@@ -27,6 +27,7 @@ def test_a_known_release_for_another_torch_does_not_fit_and_the_right_one_is_nam
         f"kit 1.0.2 is built for torch 1.9, this is torch {torch.__version__}; "
         f"kit 1.1 and 1.2 are for torch {HERE}"
     )
+    assert fitting("kit", {"1.0": HERE}) == f"kit 1.0 is for torch {HERE}"
     assert fitting("kit", {"1.0": "1.9", "2.0": "1.10"}) == (
         f"no known release of kit is for torch {HERE}, the newest, 2.0, is for "
         "torch 1.10"
