@@ -26,7 +26,7 @@ def add_arguments(parser: LineParser) -> None:
     parser.ends_at = is_program
     add = parser.add_argument
     add("config", metavar="CONFIG", help="what `devrun train` takes; or a program")
-    add("--device", action="append", metavar="D", help="one device (several: again)")
+    add("--device", action="extend", type=_names, metavar="D", help="such as cpu,hpu")
     add("--steps", type=int, default=3, help="updates of each half of the run (3)")
     add("--samples", type=int, default=8, help="samples of a batch at the most (8)")
     add("--memory", type=_bytes, metavar="SIZE", help="what the device has: 24GiB")
@@ -115,6 +115,10 @@ def _scaling(args: argparse.Namespace) -> Any:
         device=(args.device or [None])[0],
         timeout=args.timeout,
     )
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _count(text: str) -> int:

@@ -287,7 +287,7 @@ def test_the_sdk_may_be_imported_beside_the_program(script, tmp_path):
     ("words", "wanted"),
     [
         ([], "imports neither habana_frameworks nor poptorch"),
-        (["--device", "cuda"], "not on 'cuda'"),
+        (["--device", "hpu,cuda"], "not on 'cuda'"),
     ],
 )
 def test_a_program_for_no_emulator(script, capsys, words, wanted):
