@@ -111,7 +111,8 @@ class StatefulMetric:
         for part in metric.modules() if hasattr(metric, "modules") else ():
             if getattr(part, "dist_sync_fn", self) is None:
                 part.dist_sync_fn = _gathered
-                part._TORCH_GREATER_EQUAL_2_1 = True  # also one without samples gives
+                # a process without samples gives an empty state, on any torch
+                part._TORCH_GREATER_EQUAL_2_1 = True
 
     def attach(self, dataset: Any) -> None:
         """Be told of the data set, before its first evaluation."""

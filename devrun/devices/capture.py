@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from devrun.blame import is_users
 from devrun.devices.emulation import EMULATED_PACKAGES
-from devrun.probes.sources import carried
 from devrun.tensors import held
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
@@ -169,6 +168,9 @@ class CaptureWatch:
         for key, tensors in now.items():
             if list(map(id, tensors)) == list(map(id, before.get(key, ()))):
                 continue
+            # of a rehearsal's, which a run without such a change need not load
+            from devrun.probes.sources import carried
+
             site = carried(_class_of(module), key)
             if site is not None:
                 name = f"{self._names[module]}.{key}"

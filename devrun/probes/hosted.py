@@ -156,11 +156,10 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             seen.update(module.modules())
             tag_attributes(module.modules(), tag_host)
 
-    handle = register_module_forward_pre_hook(called)
     # an emulator's own, which torch does not show to modes
-    with patch.object(kind, "numpy", numpy), mode, engine_in(again):
+    own = patch.object(kind, "numpy", numpy)
+    with register_module_forward_pre_hook(called), own, mode, engine_in(again):
         yield
-    handle.remove()
 
 
 def engine_in(

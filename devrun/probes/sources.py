@@ -100,11 +100,9 @@ def _without_caches(method: ast.AST, name: str) -> list[Any]:
     todo: list[ast.AST] = [method]
     while todo:
         node = todo.pop()
-        inner = list(ast.walk(node))
-        if isinstance(node, ast.If) and any(
-            _loads(n, name) for n in ast.walk(node.test)
-        ):
-            if any(_stores(one, name) for one in inner):
+        if isinstance(node, ast.If):
+            asks = any(_loads(one, name) for one in ast.walk(node.test))
+            if asks and any(_stores(one, name) for one in ast.walk(node)):
                 continue
         found.append(node)
         todo += ast.iter_child_nodes(node)

@@ -101,8 +101,9 @@ def _put_back(roots: Sequence[nn.Module]) -> Iterator[None]:
     for module, own in zip(modules, before):
         for key, value in list(vars(module).items()):
             if value is not own.get(key) and held(value):
-                vars(module).pop(key)
-                vars(module).update({key: own[key]} if key in own else {})
+                del vars(module)[key]
+                if key in own:
+                    vars(module)[key] = own[key]
 
 
 def _check_loss(step: StepModule, loss: Any) -> None:

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Callable, ContextManager, Tuple
@@ -178,7 +179,7 @@ class Detour:
         0 without one."""
         if collecting() is None or tape is not self._tape:
             return 0.0
-        return float(self._call(_rules.Overflow(function), leaves, spec))
+        return float(self._call(partial(_rules.overflow, function), leaves, spec))
 
     def place(self, slot: int) -> None:
         """The loss in `slot` is made now."""

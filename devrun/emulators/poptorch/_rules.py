@@ -183,20 +183,15 @@ def narrows(name: str, args: Any, result: Any) -> bool:
     return half and name in _CASTS and torch.float32 in _kinds(args)
 
 
-class Overflow:
+def overflow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
     """Calls such a function: the largest number if any becomes infinite, else 0."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> float:
-        tensors = [v for v in leaves_of((args, kwargs)) if isinstance(v, torch.Tensor)]
-        wide = [v for v in tensors if v.dtype is torch.float32 and v.numel()]
-        found = self._function(*args, **kwargs)
-        if not torch.isinf(found).any():
-            return 0.0
-        largest = max(float(v.abs().max()) for v in wide)
-        return 0.0 if largest == float("inf") else largest
+    tensors = [v for v in leaves_of((args, kwargs)) if isinstance(v, torch.Tensor)]
+    wide = [v for v in tensors if v.dtype is torch.float32 and v.numel()]
+    found = function(*args, **kwargs)
+    if not torch.isinf(found).any():
+        return 0.0
+    largest = max(float(v.abs().max()) for v in wide)
+    return 0.0 if largest == float("inf") else largest
 
 
 def _kinds(values: Any) -> set[torch.dtype]:

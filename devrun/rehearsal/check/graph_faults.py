@@ -146,15 +146,10 @@ class LateParameters(Probe):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around the run, until which the model had time to make them."""
-        handles = (
-            modules.register_module_parameter_registration_hook(self._made),
-            modules.register_module_module_registration_hook(self._made),
-        )
-        try:
+        parameters = modules.register_module_parameter_registration_hook(self._made)
+        inner = modules.register_module_module_registration_hook(self._made)
+        with parameters, inner:
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _made(self, owner: nn.Module, name: str, made: Any) -> None:
         parts = made.parameters() if isinstance(made, nn.Module) else [made]

@@ -69,13 +69,12 @@ class HPUProgram(ProgramProbe):
         if self._memory is not None:
             self._emulator.set_memory_limit(self._memory)
         self._counts = Counts(self._emulator)
-        handle = optimizers.register_optimizer_step_post_hook(self._stepped)
+        stepped = optimizers.register_optimizer_step_post_hook(self._stepped)
         tell = telling(self._note, _DEVICE, _INSTEAD)
         repaired = placed(hosted(_DEVICE, self._note))
         dense = dense_buffers(self._note, _DEVICE)
-        with Substitutes(_DEVICE, tell, not ported), repaired, dense:
+        with stepped, Substitutes(_DEVICE, tell, not ported), repaired, dense:
             yield
-        handle.remove()
         if not ported:
             self._note.found(self._not_imported())
 
