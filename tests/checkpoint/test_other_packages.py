@@ -10,7 +10,7 @@ import torch
 
 from devrun.checkpoint import load_checkpoint, load_state_dict, save_checkpoint
 from devrun.models import ResNet, VisionTransformer
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the other packages' code
 SIZES = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
