@@ -152,6 +152,8 @@ class Substitutes(TorchFunctionMode):
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
+        import torch._dynamo  # at whose import torch 2.4 looks at the classes of CUDA
+
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
