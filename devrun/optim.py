@@ -16,17 +16,8 @@ from devrun.config.origin import describe
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.models.blocks import depths_of
-from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
-
-__all__ = [
-    "OPTIMIZERS",
-    "OPTIMIZER_BUILDERS",
-    "TORCH_OPTIMIZERS",
-    "DefaultOptimizerConstructor",
-    "build_optimizer",
-    "build_optimizer_constructor",
-    "register_torch_optimizers",
-]
+from devrun.registry import OPTIMIZER_BUILDERS as OPTIMIZER_BUILDERS
+from devrun.registry import OPTIMIZERS as OPTIMIZERS
 
 OPTIONS = (
     "custom_keys",
