@@ -60,7 +60,9 @@ class Sources:
             if user_line([(file, line)]) is None or is_library(file):
                 continue
             try:
-                gone = _without(self._body(code), line, kinds)
+                tree = self.tree(file)
+                inside = tree if code.co_name == "<module>" else _function(tree, code)
+                gone = _without(inside, line, kinds)
             except (OSError, SyntaxError):
                 continue
             if gone is None or not self._replaced(code):
@@ -71,10 +73,6 @@ class Sources:
             lost |= stored if follows else stored - loaded
             return Left(f"{file}:{gone.lineno}", follows)
         return Left(None, lacks)
-
-    def _body(self, code: CodeType) -> Any:
-        tree = self.tree(code.co_filename)
-        return tree if code.co_name == "<module>" else _function(tree, code)
 
     def _replaced(self, code: CodeType) -> bool:
         """Give the functions that have `code` what is left of it."""
