@@ -24,8 +24,8 @@ from devrun.models.blocks import blocks_of
 
 ENDLESS = 1_000_000
 """Iterations that each arm believes it will do; its process ends before."""
-TRIAL = 50
-"""Updates after which devrun's `fast` has decided what it measures."""
+SETTLE = 5
+"""Updates before the first turn: compilation, and caches that fill."""
 WARM = 2
 """Updates of a turn that are not timed."""
 
@@ -99,11 +99,8 @@ class Turns(IterableDataset[Any]):
     batch after its last one is. A loop that asks ahead does so each time.
     """
 
-    def __init__(
-        self, batches: list[Any], setting: Setting, pipe: Connection, settle: int
-    ) -> None:
+    def __init__(self, batches: list[Any], setting: Setting, pipe: Connection) -> None:
         self.batches, self.setting, self.pipe = batches, setting, pipe
-        self.settle = settle
         self.began = self.first = 0.0
 
     def __len__(self) -> int:
@@ -118,7 +115,7 @@ class Turns(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         endless = itertools.cycle(self.batches)
         self.began = time.perf_counter()
-        yield from itertools.islice(endless, self.settle)
+        yield from itertools.islice(endless, SETTLE)
         self.answer({"first": self.first})
         while True:
             yield from itertools.islice(endless, WARM)
@@ -162,13 +159,8 @@ def job_of(case: Case, arm: Arm, setting: Setting, pipe: Connection) -> Job:
     """What the arm trains, and how, on batches that wait for their turn."""
     by_hand = arm.fast and arm.package != "devrun"
     cuda = setting.device == "cuda"
-    measures = arm.fast and not by_hand
-    turns = Turns(
-        [arm.form(x, y) for x, y in case.batches(setting.device)],
-        setting,
-        pipe,
-        settle=TRIAL if measures else 5,
-    )
+    batches = [arm.form(x, y) for x, y in case.batches(setting.device)]
+    turns = Turns(batches, setting, pipe)
 
     def model() -> nn.Module:
         torch.manual_seed(0)

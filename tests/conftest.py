@@ -87,6 +87,12 @@ collect_ignore_glob = [
 ]
 
 
+def pytest_configure(config):
+    """GPUs are for the tests of GPUs: `device: auto` is the same to others anywhere."""
+    if "cuda" not in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """What an older torch is refused by name, in a line that says so, is skipped."""

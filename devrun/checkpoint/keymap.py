@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,14 +23,8 @@ DERIVED = ("num_batches_tracked", "relative_position_index", "attn_mask")
 _PREFIXES = r"(?:(?:module|model|backbone|resnet|vit)\.)*"
 
 # Our names, which are timm's (and for ResNets torchvision's): theirs. N is a number, *
-# the rest of a name; a|b|c are tensors which, one below the other, are ours.
+# the rest of a name.
 _LAYER = "encoder.layers.encoder_layer_N"
-_RESNET_BLOCK = {
-    **{f"conv{n + 1}.*": f"layer.{n}.convolution.*" for n in range(3)},
-    **{f"bn{n + 1}.*": f"layer.{n}.normalization.*" for n in range(3)},
-    "downsample.0.*": "shortcut.convolution.*",
-    "downsample.1.*": "shortcut.normalization.*",
-}
 _NAMES: dict[str, dict[str, str]] = {
     "mmcls": {
         "fc.*": "head.fc.*",
@@ -60,72 +54,26 @@ _NAMES: dict[str, dict[str, str]] = {
         "blocks.N.mlp.fc1.*": f"{_LAYER}.mlp.linear_1.*",
         "blocks.N.mlp.fc2.*": f"{_LAYER}.mlp.linear_2.*",
     },
-    "transformers": {
-        "conv1.*": "embedder.embedder.convolution.*",
-        "bn1.*": "embedder.embedder.normalization.*",
-        **{
-            f"layer{stage + 1}.N.{ours}": f"encoder.stages.{stage}.layers.N.{theirs}"
-            for stage in range(4)
-            for ours, theirs in _RESNET_BLOCK.items()
-        },
-        "fc.*": "classifier.1.*",
-        "cls_token": "embeddings.cls_token",
-        "pos_embed": "embeddings.position_embeddings",
-        "patch_embed.proj.*": "embeddings.patch_embeddings.projection.*",
-        "blocks.N.norm1.*": "encoder.layer.N.layernorm_before.*",
-        "blocks.N.attn.qkv.*": "encoder.layer.N.attention.attention.query|key|value.*",
-        "blocks.N.attn.proj.*": "encoder.layer.N.attention.output.dense.*",
-        "blocks.N.norm2.*": "encoder.layer.N.layernorm_after.*",
-        "blocks.N.mlp.fc1.*": "encoder.layer.N.intermediate.dense.*",
-        "blocks.N.mlp.fc2.*": "encoder.layer.N.output.dense.*",
-        "norm.*": "layernorm.*",
-        "head.*": "classifier.*",
-    },
-    "transformers 5": {
-        "blocks.N.norm1.*": "layers.N.layernorm_before.*",
-        "blocks.N.attn.qkv.*": "layers.N.attention.q_proj|k_proj|v_proj.*",
-        "blocks.N.attn.proj.*": "layers.N.attention.o_proj.*",
-        "blocks.N.norm2.*": "layers.N.layernorm_after.*",
-        "blocks.N.mlp.fc1.*": "layers.N.mlp.fc1.*",
-        "blocks.N.mlp.fc2.*": "layers.N.mlp.fc2.*",
-    },
 }
-
-
-Names = Mapping[str, List[str]]
-"""Our name -> the keys of its tensor, or of the parts of it, in order."""
 
 
 @dataclass(frozen=True)
 class KeyMap:
     """From the keys of a file to those of a model."""
 
-    file: Names
-    model: Names
+    sources: Mapping[str, str]
+    """Key of the model -> key of the file."""
 
-    def sources(self) -> dict[str, list[str]]:
-        """Key of the model -> keys of the file."""
-        both = [name for name in self.model if name in self.file]
-        return {key: self.file[name] for name in both for key in self.model[name]}
-
-    def apply(self, state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
+    def apply(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors of the file by the model's keys, where it has them."""
-        used = {key for keys in self.sources().values() for key in keys}
+        used = set(self.sources.values())
         result = {key: state_dict[key] for key in state_dict if key not in used}
-        for name, keys in self.model.items():
-            if name in self.file:
-                parts = [state_dict[key] for key in self.file[name]]
-                whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-                even = whole.dim() and len(whole) % len(keys) == 0
-                values = whole.chunk(len(keys)) if even else [whole] * len(keys)
-                result.update(zip(keys, values))
-        return result
+        return {**result, **{k: state_dict[v] for k, v in self.sources.items()}}
 
     def __str__(self) -> str:
         """One of its pairs."""
-        places = self.sources().items()
-        key, keys = next(pair for pair in places if pair[1] != [pair[0]])
-        return f"{keys[0]} as {key}"
+        key, source = next(pair for pair in self.sources.items() if pair[0] != pair[1])
+        return f"{source} as {key}"
 
 
 def find_key_map(
@@ -135,13 +83,14 @@ def find_key_map(
 
     They do where no more of them agree by our names, or less than half on both sides.
     """
-    found = KeyMap(_named(state_dict), _named(own))
-    agree = counted(found.sources())
+    theirs, ours = _named(state_dict), _named(own)
+    found = {ours[name]: theirs[name] for name in ours if name in theirs}
+    agree = counted(found)
     as_they_are = counted(own.keys() & state_dict.keys())
     least = min(len(counted(own)), len(counted(state_dict)))
     if len(agree) <= len(as_they_are) or 2 * len(agree) < least:
         return None
-    return found
+    return KeyMap(found)
 
 
 def counted(keys: Iterable[str]) -> list[str]:
@@ -163,32 +112,20 @@ def is_dense(value: Any) -> TypeGuard[Tensor]:
     )
 
 
-def _named(state_dict: Mapping[str, Any]) -> Names:
-    found: dict[str, list[str]] = {}
-    for key, value in state_dict.items():
-        if not is_dense(value):
-            continue
-        name, part, parts = _our_name(key)
-        keys = found.setdefault(name, [""] * parts)
-        if len(keys) == parts and not keys[part]:
-            keys[part] = key
-        else:  # another key has that name
-            found.setdefault(key, [key])
-    return {name: keys for name, keys in found.items() if _complete(keys, state_dict)}
+def _named(state_dict: Mapping[str, Any]) -> dict[str, str]:
+    """Our name -> the key that has it first; the key itself is the name of another."""
+    found: dict[str, str] = {}
+    for key in filter(lambda key: is_dense(state_dict[key]), state_dict):
+        name = _our_name(key)
+        found.setdefault(key if name in found else name, key)
+    return found
 
 
-def _complete(keys: list[str], state_dict: Mapping[str, Any]) -> bool:
-    """Whether all parts of a tensor are there, and can be put together."""
-    shapes = {state_dict[key].shape for key in keys if key}
-    return all(keys) and (len(keys) == 1 or (len(shapes) == 1 and shapes != {()}))
-
-
-def _our_name(key: str) -> tuple[str, int, int]:
-    """Our name for a key, which of its parts it is, and of how many."""
-    for begin, pattern, ours, part, parts in _patterns():
+def _our_name(key: str) -> str:
+    for begin, pattern, ours in _patterns():
         if begin in key and (found := pattern.fullmatch(key)):
-            return _filled(ours, found.groups()), part, parts
-    return re.sub(f"^{_PREFIXES}", "", key), 0, 1
+            return _filled(ours, found.groups())
+    return re.sub(f"^{_PREFIXES}", "", key)
 
 
 def _filled(form: str, groups: Iterable[str]) -> str:
@@ -197,16 +134,11 @@ def _filled(form: str, groups: Iterable[str]) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def _patterns() -> list[tuple[str, re.Pattern[str], str, int, int]]:
-    """What is in a key, its pattern, our name of it, which part of how many it is."""
+def _patterns() -> list[tuple[str, re.Pattern[str], str]]:
+    """What is in a key, its pattern, and our name of it."""
     found = []
     for ours, theirs in (pair for names in _NAMES.values() for pair in names.items()):
-        slot = re.search(r"\w+(?:[|]\w+)+|$", theirs)[0]  # type: ignore[index]
-        words = slot.split("|")
-        for part, word in enumerate(words):
-            text = theirs.replace(slot, word) if slot else theirs
-            form = re.escape(text).replace("N", r"(\d+)").replace(r"\*", "(.+)")
-            begin = re.split(r"N|[*]", text)[0]
-            pattern = re.compile(_PREFIXES + form)
-            found.append((begin, pattern, ours, part, len(words)))
+        form = re.escape(theirs).replace("N", r"(\d+)").replace(r"\*", "(.+)")
+        begin = re.split(r"N|[*]", theirs)[0]
+        found.append((begin, re.compile(_PREFIXES + form), ours))
     return found

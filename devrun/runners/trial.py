@@ -19,6 +19,7 @@ from devrun.config import Config
 from devrun.config.tree import inside, where
 from devrun.data.spec import BATCHES
 from devrun.device_facts import FACTS
+from devrun.devices.device_section import adapter_of
 from devrun.hooks.base import Hook
 from devrun.interop import read
 from devrun.place import COMMAND_LINE, Origin
@@ -56,6 +57,7 @@ def trial(
     samples: int | None = None,
     device: Any = None,
     weights: bool = False,
+    exact: bool = False,
     allow_pickle: str | None = None,
     **how: Any,
 ) -> Iterator[Training]:
@@ -76,6 +78,7 @@ def trial(
             read in the process then, and `performance`, which chooses for the device
             that the run has, is left out.
         weights: begin with those of the checkpoint that the run would go on from.
+        exact: compute fp32 in all its digits, unless the config asks for TF32.
         allow_pickle: a file among `resume_from` and `load_from` whose code may run.
         how: more arguments of `build_training`.
 
@@ -93,6 +96,8 @@ def trial(
         shorten(small, updates, evaluate=evaluate, save=save, **sizes)
         if begins:
             small["load_from"] = None
+        if exact:
+            _keep_digits(small)
         how = {"validate": evaluate > 0, "allow_pickle": allow_pickle, **how}
         training = build_short(small, **how)
         runner = training.runner
@@ -156,6 +161,14 @@ def _origin(cfg: Config, key: str) -> Origin:
     held = inside(cfg, section) if section else cfg
     found = where(held, name) if name in (held or ()) else where(cfg, section or name)
     return found.origin or COMMAND_LINE
+
+
+def _keep_digits(cfg: Any) -> None:
+    """Set `tf32: false` where nothing is said of it: torch lets cuDNN use it then."""
+    if getattr(getattr(adapter_of(cfg), "options", None), "tf32", False) is None:
+        given = cfg.get("device") or "auto"
+        section = given if isinstance(given, Mapping) else {"type": given}
+        change(cfg, {"device": {**section, "tf32": False, "_delete_": True}})
 
 
 def build_short(cfg: Any, **how: Any) -> Training:

@@ -71,7 +71,8 @@ class ProtocolTests(AdapterTests):
         for each in devices:
             assert isinstance(each, DeviceInfo) and each.name
             assert each.memory_bytes is None or each.memory_bytes > 0
-            assert each.dtypes and {*each.dtypes, *each.slow_dtypes} <= {*PRECISIONS}
+            known = {*PRECISIONS, "tf32"}  # which is fp32's, not one of its own
+            assert each.dtypes and {*each.dtypes, *each.slow_dtypes} <= known
         if not lacks("2.4"):  # before, nothing asks for probes
             probes = adapter.probes()
             assert all(issubclass(each, Probe) for each in probes.of_config)

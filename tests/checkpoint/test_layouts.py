@@ -99,41 +99,6 @@ def test_the_same_table_leads_into_a_model_with_mmcls_keys(make):
         assert torch.equal(classifier.state_dict()[key], value)
 
 
-def as_hub(model):
-    state = model.state_dict()
-    hub = {
-        "vit.embeddings.cls_token": state["cls_token"],
-        "vit.embeddings.position_embeddings": state["pos_embed"],
-    }
-    names = {
-        "patch_embed.proj": "vit.embeddings.patch_embeddings.projection",
-        "blocks.0.norm1": "vit.encoder.layer.0.layernorm_before",
-        "blocks.0.attn.proj": "vit.encoder.layer.0.attention.output.dense",
-        "blocks.0.norm2": "vit.encoder.layer.0.layernorm_after",
-        "blocks.0.mlp.fc1": "vit.encoder.layer.0.intermediate.dense",
-        "blocks.0.mlp.fc2": "vit.encoder.layer.0.output.dense",
-        "norm": "vit.layernorm",
-        "head": "classifier",
-    }
-    for kind in ("weight", "bias"):
-        for ours, theirs in names.items():
-            hub[f"{theirs}.{kind}"] = state[f"{ours}.{kind}"]
-        # in an order of the file's own
-        for at, name in ((2, "value"), (0, "query"), (1, "key")):
-            key = f"vit.encoder.layer.0.attention.attention.{name}.{kind}"
-            hub[key] = state[f"blocks.0.attn.qkv.{kind}"][8 * at : 8 * at + 8]
-    return hub
-
-
-def test_separate_query_key_and_value_are_put_together():
-    hub, model = as_hub(vit()), vit(1)
-    load_state_dict(model, hub, strict=True)
-    assert equal(vit(), model)
-    del hub["vit.encoder.layer.0.attention.attention.key.bias"]
-    with pytest.raises(CheckpointError, match=r"1 missing: blocks\.0\.attn\.qkv\.bias"):
-        load_state_dict(vit(1), hub, strict=True)
-
-
 def test_positions_are_interpolated_and_a_head_left_out_by_name(caplog):
     state, model = as_mmcls(vit()), vit(1, img_size=32, num_classes=5)
     head = model.head.weight.clone()
@@ -198,8 +163,7 @@ HOSTILE = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_tensor_of_any_kind_in_place_of_another_is_named_or_refused(kind):
-    """In files whose tensors are put together."""
-    state = as_hub(vit())
+    state = as_mmcls(vit())
     for key in list(state):
         given = {**state, key: HOSTILE[kind](state[key])}
         with pytest.raises(CheckpointError):

@@ -10,7 +10,7 @@ import torch
 
 from devrun.checkpoint import load_checkpoint, load_state_dict, save_checkpoint
 from devrun.models import ResNet, VisionTransformer
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the other packages' code
 SIZES = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
@@ -91,31 +91,6 @@ def mmcls_of(backbone, channels, neck=None):
     )
 
 
-def hub_resnet(kind="basic", depths=(2, 2, 2, 2)):
-    transformers = pytest.importorskip("transformers")
-    widths = [width * (4 if kind == "bottleneck" else 1) for width in (8, 16, 32, 64)]
-    return transformers.ResNetForImageClassification(
-        transformers.ResNetConfig(
-            depths=list(depths), hidden_sizes=widths, layer_type=kind,
-            embedding_size=8, num_labels=5,
-        )
-    )  # fmt: skip
-
-
-def small_resnet(depth=18):
-    return ResNet(depth, base_channels=8, num_classes=5)
-
-
-def hub_vit():
-    transformers = pytest.importorskip("transformers")
-    return transformers.ViTForImageClassification(
-        transformers.ViTConfig(
-            image_size=32, patch_size=8, hidden_size=24, num_hidden_layers=2,
-            num_attention_heads=3, intermediate_size=48, num_labels=5,
-        )
-    )  # fmt: skip
-
-
 def randomized(model, seed):
     """Values whose mixing up would show in the logits; statistics are positive."""
     stream = torch.Generator().manual_seed(seed)
@@ -145,13 +120,7 @@ PAIRS = {
     "torchvision vit": (torchvision_vit, ours_vit),
     "timm resnet": (timm_resnet, ours_resnet),
     "timm vit": (timm_vit, ours_vit),
-    "transformers vit": (hub_vit, ours_vit),
     "timm vit in mmcls": (timm_vit, mmcls_vit),
-    "transformers resnet": (hub_resnet, small_resnet),
-    "transformers bottlenecks": (
-        lambda: hub_resnet("bottleneck", [3, 4, 6, 3]),
-        lambda: small_resnet(50),
-    ),
 }
 
 
@@ -169,11 +138,11 @@ def test_weights_of_one_give_its_logits_in_the_other(pair, back, tmp_path, caplo
 
 
 def test_a_body_without_its_head_is_read_too(caplog):
-    other = randomized(hub_vit(), 0)
+    other = randomized(mmcls_vit(), 0)
     model, whole = randomized(ours_vit(), 1), randomized(ours_vit(), 2)
     load_state_dict(whole, other.state_dict())
     with caplog.at_level(logging.WARNING):
-        load_state_dict(model, other.vit.state_dict())
+        load_state_dict(model, other.backbone.state_dict())
     assert "2 missing: head.weight, head.bias" in caplog.text
     ours = model.state_dict()
     assert all(

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from devrun.cli.main import main
 from devrun.devices.cuda.adapter import CUDAAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import DeviceMemoryError, DeviceUnavailableError
 from devrun.models.step_module import StepModule
 from devrun.step import MicroBatches, UpdatePolicy
 from tests.support.cpu import batch, net
+from tests.support.zygote import ROOT
 
 pytestmark = pytest.mark.cuda
 
@@ -101,6 +103,11 @@ def test_out_of_memory_is_one_line(adapter):
     model, optimizer = prepared(adapter, Huge())
     with pytest.raises(DeviceMemoryError, match="cuda:0 with 8 samples"):
         adapter.train_step(model, on_gpu(batch()), optimizer)
+
+
+def test_it_trains_as_the_cpu_does_in_fp32():
+    config = str(ROOT / "configs/digits/resnet8_digits.yaml")
+    assert main(["compare", config, "--devices", "cpu,cuda", "--steps", "2"]) == 0
 
 
 def test_an_index_that_is_not_here_is_refused():

@@ -19,4 +19,5 @@ def before():
 set_up(sys.argv[1])
 if sys.argv[1] != "compile":  # in whose course torch warns of itself
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")
 serve(before)

@@ -40,45 +40,6 @@ def test_what_changed_between_releases_is_always_set(mode, lazy):
     assert wanted["PT_ENABLE_INT64_SUPPORT"] == str(1 - int(lazy))
 
 
-def test_a_variable_is_set_in_one_place():
-    with pytest.raises(ConfigError, match="PT_HPU_LAZY_MODE"):
-        variables(HPUOptions(env={"PT_HPU_LAZY_MODE": 1}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HABANA_PROFILE", "profile_api_light"),
-        ("PT_HPU_DISABLE_INSTANCE_NORM", True),
-        ("LOG_LEVEL_PT_FALLBACK", 3),
-        ("PT_HPU_PLACE_ON_CPU", "add,mul"),
-        ("PT_HABANA_POOL_SIZE", 2),
-    ],
-)
-def test_a_config_may_set_a_reviewed_variable(name, value):
-    assert variables(HPUOptions(env={name: value}))[name] == str(value).replace(
-        "True", "1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("GC_KERNEL_PATH", "evil.so"),
-        ("PT_HPU_METRICS_FILE", "mine"),
-        ("PT_HPU_GRAPH_DUMP", 1),
-        ("PT_CACHE_FOLDER_DELETE", 1),
-        ("PT_HPU_UNHEARD_OF", 1),
-        ("LD_PRELOAD", "evil.so"),
-        ("HABANA_PROFILE", "/etc/x"),
-    ],
-)
-def test_a_config_may_set_no_other_variable(name, value):
-    with pytest.raises(ConfigError, match="reviewed switches of the SDK") as refusal:
-        variables(HPUOptions(env={name: value}))
-    assert "--trust-config" in str(refusal.value)
-
-
 def test_the_table_has_every_option_with_its_default():
     common = {field.name for field in dataclasses.fields(IndexedOptions)}
     rows = table("docs/hpu.md", "option", "default")

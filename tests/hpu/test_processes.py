@@ -121,14 +121,8 @@ def test_without_the_sdk_status_9_says_how_to_get_it(python, tmp_path):
 @pytest.mark.slow
 def test_too_little_memory_is_status_6(python, tmp_path):
     command = [ROOT / "tools/train.py", DIGITS, "--work-dir", tmp_path / "run"]
-    options = [
-        "--device",
-        "hpu",
-        "--emulate",
-        "--cfg-options",
-        "hpu.env.DEVRUN_HPU_MEMORY_MB=2",
-    ]
-    done = python([*command, "--no-progress", *options])
+    options = ["--device", "hpu", "--emulate", "--no-progress"]
+    done = python([*command, *options], DEVRUN_HPU_MEMORY_MB="2")
     assert done.returncode == 6, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("devrun: error: out of memory on hpu with 64 samples")
@@ -138,9 +132,7 @@ def test_variables_reach_the_sdk(python, tmp_path):
     code = (
         "import torch, sys\n"
         "from devrun.devices.resolve import resolve_device\n"
-        "adapter = resolve_device({'type': 'hpu', 'emulate': True, 'mode': 'lazy',\n"
-        "  'env': {'PT_HPU_MAX_COMPOUND_OP_SIZE': 5, 'DEVRUN_HPU_MEMORY_MB': 64,\n"
-        "    'DEVRUN_HPU_GENERATION': 'gaudi'}})\n"
+        "adapter = resolve_device({'type': 'hpu', 'emulate': True, 'mode': 'lazy'})\n"
         "adapter.setup(None)\n"
         "x = torch.ones(2, 2, device='hpu')\n"
         "print(torch.hpu.get_device_name(), torch.hpu.memory_reserved())\n"
@@ -154,7 +146,8 @@ def test_variables_reach_the_sdk(python, tmp_path):
         "except UnsupportedFeatureError as error: print(error)\n"
         "print(emulator.report().totals['flush by maximal graph size'] > 1)\n"
     )
-    done = python(["-c", code])
+    switches = {"PT_HPU_MAX_COMPOUND_OP_SIZE": "5", "DEVRUN_HPU_MEMORY_MB": "64"}
+    done = python(["-c", code], DEVRUN_HPU_GENERATION="gaudi", **switches)
     printed = done.stdout.splitlines()[-3:]
     assert printed[0] == f"GAUDI {64 << 20}", done
     assert "'fp16' needs a Gaudi 2" in printed[1] and printed[2] == "True"

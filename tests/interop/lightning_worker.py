@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from devrun import EpochBasedRunner
 from devrun.hooks import EvalHook
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 let_torchvision_load()
 import lightning  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devrun.cli.main import main
 from devrun.scopes import attach
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 
 def take_made_up_files():

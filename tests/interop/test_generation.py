@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.registry.scanning import let_torchvision_load
 from tests.support.generation import generated, prompts
+from tests.support.packages import let_torchvision_load
 from tests.support.strict import zip_strict
 
 transformers = pytest.importorskip("transformers")

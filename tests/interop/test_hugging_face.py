@@ -16,7 +16,7 @@ from devrun.data.build import build_dataset, build_loaders
 from devrun.data.datasets.huggingface import PROCESSORS
 from devrun.errors import ConfigError, DataError
 from devrun.models.build import build_model
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 from tests.support.strict import zip_strict
 
 ROOT = Path(__file__).parents[2]

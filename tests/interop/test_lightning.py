@@ -15,7 +15,7 @@ from devrun import EpochBasedRunner, Hook
 from devrun.cli.main import main
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.hooks import EvalHook
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 from tests.support.strict import zip_strict
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from devrun.cli.main import main
-from tests.registry.scanning import let_torchvision_load
 from tests.support import zygote
+from tests.support.packages import let_torchvision_load
 
 WORKER = Path(__file__).with_name("lightning_worker.py")
 MODULE = """

@@ -13,7 +13,7 @@ import pytest
 from devrun.cli.benchmark import result_line
 from devrun.cli.main import main
 from devrun.errors import ConfigError
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "configs" / "digits" / "resnet8_digits.yaml"

@@ -26,7 +26,7 @@ def _mmcls():
 THEIRS = _mmcls()
 START = """
 import runpy
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 let_torchvision_load()
 runpy.run_module("devrun.interop.mmcv", run_name="__main__", alter_sys=True)

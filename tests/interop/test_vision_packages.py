@@ -12,7 +12,7 @@ import torch
 from devrun.cli.main import main
 from devrun.config import Config
 from devrun.models.build import build_model
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 
 ROOT = Path(__file__).parents[2]
 

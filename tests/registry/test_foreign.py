@@ -8,7 +8,7 @@ import torch
 from devrun.data.build import build_loaders
 from devrun.errors import ConfigError, ConfigTypeError
 from devrun.registry import COLLATE_FUNCTIONS, DATASETS, MODELS, Registry
-from tests.registry.scanning import let_torchvision_load
+from tests.support.packages import let_torchvision_load
 from tests.support.strict import zip_strict
 
 

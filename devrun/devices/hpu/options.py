@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from devrun.devices.options import IndexedOptions, option, refused
 from devrun.errors import ConfigError, nearest
@@ -40,8 +38,6 @@ class HPUOptions(IndexedOptions):
     """Replay captured HPU graphs of the model; lazy mode only."""
     max_graphs: int = option(10, int)
     """Captured shapes at the most; batches of further ones run uncaptured."""
-    env: Mapping[str, Any] | None = option(None, Mapping, type(None))
-    """Further variables that the SDK reads when it is loaded."""
 
     def __post_init__(self) -> None:
         if self.mode is None:

@@ -227,7 +227,7 @@ def prepared(
         rounding: relative size of random changes of the first weights.
         move: the seed of those changes.
     """
-    with trial(cfg, steps, progress=False) as training:
+    with trial(cfg, steps, exact=True, progress=False) as training:
         model = training.runner.model
         _move_weights(model, rounding, move)
         yield training, _without_dropout(model)
@@ -254,7 +254,11 @@ def record(
             training.run()
         finally:
             recorder.close()
-        recording.precision = training.runner.session.policy.precision
+        session = training.runner.session
+        tf32 = getattr(getattr(session.adapter, "options", None), "tf32", None)
+        recording.precision = session.policy.precision
+        if tf32 and recording.precision == "fp32":
+            recording.precision = "tf32"
     return recording
 
 
