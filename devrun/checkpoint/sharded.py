@@ -155,7 +155,7 @@ def read_shards(
         UnsupportedFeatureError: this torch cannot read such files.
     """
     needs("2.9", "a checkpoint in pieces")
-    reader = dcp.HuggingFaceStorageReader(str(files[0].parent))
+    reader: Any = dcp.HuggingFaceStorageReader(str(files[0].parent))
     reader.fs = _listing(list(map(str, files)))
     targets: dict[str, Tensor] = {}
     with _failures("its shards are damaged"):
