@@ -20,7 +20,8 @@ HOMES = {
     "devrun/emulators/habana_frameworks/_emulation/torch_private.py": """
         _C _acc _autograd _backward_hooks _builtins _conj _copy_from
         _current_autograd_node _neg_view
-        _current_graph_task_id _dynamo _forward_hooks _forward_pre_hooks
+        _current_graph_task_id _dispatch_has_backend_fallback _dispatch_key_for_device
+        _dispatch_key_parse _dynamo _forward_hooks _forward_pre_hooks
         _fused_sdp_choice _get_sequence_nr _guards _has_same_storage_numel
         _index_put_impl_ _is_view _lazy_init _lineno_map _local_scalar_dense
         _make_wrapper_subclass _op _pack_padded_sequence

@@ -1,8 +1,8 @@
 """What makes `hpu` a device of a torch before 2.10, which has none in Python.
 
 Such a torch looks for a guard of the device, and takes only one that is compiled. It is
-built once for each release, and stays in the user's cache. That torch takes the name
-`hpu` for a key of its own, which has no backend.
+built once for each release, and stays in the user's cache: one of each key that such a
+torch may take the name for.
 """
 
 from __future__ import annotations
@@ -24,10 +24,27 @@ namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
 };
-using Guard = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::HPU>;
-using Accelerator = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>;
-C10_REGISTER_GUARD_IMPL(HPU, Guard);
-C10_REGISTER_GUARD_IMPL(PrivateUse1, Accelerator); // asked by torch.accelerator
+template <c10::DeviceType D>
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  static c10::Device device() { return c10::Device(D, 0); }
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, device()); }
+  c10::DeviceType type() const override { return D; }
+  c10::Device exchangeDevice(c10::Device) const override { return device(); }
+  c10::Device getDevice() const override { return device(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex,
+              const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+};
+using Named = Guard<c10::DeviceType::HPU>;
+using PluggedIn = Guard<c10::DeviceType::PrivateUse1>;
+C10_REGISTER_GUARD_IMPL(HPU, Named);
+C10_REGISTER_GUARD_IMPL(PrivateUse1, PluggedIn);
 const bool done = (at::RegisterPrivateUse1HooksInterface(new Hooks), true);
 } // namespace
 """

@@ -77,4 +77,6 @@ def install(module: ModuleType) -> None:
     rest = torch.library.Library("_", "IMPL")
     rest.fallback(_factory, KEY)
     rest.fallback(torch.library.fallthrough_kernel, autocast.KEY)
+    if not private.has_fallback(f"Autograd{KEY}"):  # before torch 2.10, of a plug-in
+        rest.fallback(torch.library.fallthrough_kernel, f"Autograd{KEY}")
     _kept.extend((aten, rest, experts, autocast.install(), custom.install()))

@@ -23,6 +23,16 @@ from habana_frameworks._emulation.older_torch import compiled_guard
 _ACCELERATOR: Any = torch._C._acc if hasattr(torch._C, "_acc") else None
 IN_PYTHON = _ACCELERATOR is not None
 """Whether this torch takes devices that are written in Python. (2.10)"""
+key_of: Callable[[str], str] = torch._C._dispatch_key_for_device
+"""The dispatch key that a device's name stands for. (2.1)"""
+
+
+def has_fallback(key: str) -> bool:
+    """Whether operators without a kernel for this dispatch key find one. (2.1)"""
+    parsed = torch._C._dispatch_key_parse(key)
+    return bool(torch._C._dispatch_has_backend_fallback(parsed))
+
+
 RAISED: list[BaseException] = []
 """What ended a backward pass and has not reached its caller yet."""
 _device_type = itertools.repeat(torch.autograd.DeviceType.PrivateUse1).__next__
