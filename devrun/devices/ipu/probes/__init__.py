@@ -5,6 +5,9 @@ from devrun.devices.ipu.probes.compiling import Compiling, Shapes
 from devrun.devices.ipu.probes.graphs import Graphs
 from devrun.devices.ipu.probes.script import IPUProgram
 from devrun.probes.dense import DenseBuffers
+from devrun.probes.own_compile import OwnCompile
 from devrun.probes.probe import Probes
 
-PROBES = Probes((DenseBuffers, Compiling, Arithmetic, Shapes, Graphs), IPUProgram)
+PROBES = Probes(
+    (DenseBuffers, OwnCompile, Compiling, Arithmetic, Shapes, Graphs), IPUProgram
+)
