@@ -21,22 +21,11 @@ from devrun.construct import where
 from devrun.dist import gather_objects, get_dist_info
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError
 from devrun.models.calls import IGNORED
-from devrun.registry import METRICS
+from devrun.registry import METRICS as METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "METRICS",
-    "FunctionMetric",
-    "MeanMetric",
-    "Perplexity",
-    "StatefulMetric",
-    "accuracy",
-    "build_metric",
-    "build_metrics",
-    "topk_accuracy",
-]
 
 _TOPK = re.compile(r"(?:accuracy_)?top-?([1-9]\d*)", re.ASCII)
 

@@ -16,17 +16,8 @@ from devrun.config.origin import describe
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
 from devrun.models.blocks import depths_of
-from devrun.registry import OPTIMIZER_BUILDERS, OPTIMIZERS
-
-__all__ = [
-    "OPTIMIZERS",
-    "OPTIMIZER_BUILDERS",
-    "TORCH_OPTIMIZERS",
-    "DefaultOptimizerConstructor",
-    "build_optimizer",
-    "build_optimizer_constructor",
-    "register_torch_optimizers",
-]
+from devrun.registry import OPTIMIZER_BUILDERS as OPTIMIZER_BUILDERS
+from devrun.registry import OPTIMIZERS as OPTIMIZERS
 
 OPTIONS = (
     "custom_keys",
@@ -223,7 +214,8 @@ class DefaultOptimizerConstructor:
                 if any(param is other["params"][0] for other in params):
                     self._refuse_duplicate(full_name)
                     continue
-                key = self._custom_key(full_name)
+                by_length = sorted(self.custom_keys, key=lambda key: (-len(key), key))
+                key = next((key for key in by_length if key in full_name), None)
                 if key is not None:
                     mults = self.custom_keys[key]
                     self._scale(group, mults.get("lr_mult", 1.0), "lr")
@@ -289,10 +281,6 @@ class DefaultOptimizerConstructor:
         for group in params:
             depth = depths[named[id(group["params"][0])]]
             group["lr"] = group.get("lr", base) * decay ** (last - depth)
-
-    def _custom_key(self, full_name: str) -> str | None:
-        keys = sorted(self.custom_keys, key=lambda key: (-len(key), key))
-        return next((key for key in keys if key in full_name), None)
 
     def _refuse_duplicate(self, full_name: str) -> None:
         if not self.paramwise_cfg.get("bypass_duplicate", False):

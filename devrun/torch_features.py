@@ -83,8 +83,14 @@ def autocasts(device_type: str) -> bool:
     if device_type != name_of_plug_in():
         return True
     registered = torch._C._dispatch_has_kernel_for_dispatch_key
+    # an older torch has a key of its own for some names
+    key = (
+        "PrivateUse1"
+        if lacks("2.1")
+        else torch._C._dispatch_key_for_device(device_type)
+    )
     names = ("aten::linear", "aten::addmm", "aten::matmul")
-    return any(registered(name, "AutocastPrivateUse1") for name in names)
+    return any(registered(name, f"Autocast{key}") for name in names)
 
 
 def mark_stepped(optimizer: Any) -> None:

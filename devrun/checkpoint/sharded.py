@@ -42,10 +42,11 @@ from devrun.checkpoint.manifest import FileEntry
 from devrun.checkpoint.names import is_part
 from devrun.checkpoint.tensorfile import Like
 from devrun.dist import get_dist_info, is_main
-from devrun.errors import CheckpointError, DevrunError, UnsupportedFeatureError
+from devrun.errors import CheckpointError, DevrunError
 from devrun.files import disk_errors
 from devrun.ranks import together
 from devrun.tensors import is_spread, map_tensors
+from devrun.torch_features import needs
 
 _NOTHING = torch.empty(0)
 
@@ -78,7 +79,7 @@ class ShardedSnapshot(Snapshot):
             CheckpointError: a name or a value that cannot be saved, on any rank.
             UnsupportedFeatureError: this torch cannot read such files.
         """
-        pieces_reader()
+        needs("2.9", "a checkpoint in pieces")
         return together(lambda: cls._taken(parts, meta, to_host))
 
     @classmethod
@@ -153,7 +154,8 @@ def read_shards(
         CheckpointError: they do not fit together.
         UnsupportedFeatureError: this torch cannot read such files.
     """
-    reader = pieces_reader()(str(files[0].parent))
+    needs("2.9", "a checkpoint in pieces")
+    reader: Any = dcp.HuggingFaceStorageReader(str(files[0].parent))
     reader.fs = _listing(list(map(str, files)))
     targets: dict[str, Tensor] = {}
     with _failures("its shards are damaged"):
@@ -178,22 +180,6 @@ def read_shards(
         part, _, name = key.partition("/")
         found[part][name] = tensor
     return found
-
-
-def pieces_reader() -> Any:
-    """torch's reader of these files.
-
-    Raises:
-        UnsupportedFeatureError: this torch has none.
-    """
-    try:
-        from torch.distributed.checkpoint import HuggingFaceStorageReader
-    except ImportError:
-        raise UnsupportedFeatureError(
-            f"torch {torch.__version__} cannot read checkpoints in pieces: install 2.9 "
-            "or newer, or save whole ones (checkpoint_config: {full: true})"
-        ) from None
-    return HuggingFaceStorageReader
 
 
 @contextmanager

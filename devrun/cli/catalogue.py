@@ -83,17 +83,14 @@ def _targets(kind: str) -> dict[str, Any]:
     held.get("none of them")  # loads the built-in ones
     found = dict(held.module_dict)
     if kind == "hooks":
-        return {name: hook for name, hook in found.items() if not _is_policy(name)}
+        policies = (_POLICY, "MomentumUpdaterHook")
+        return {n: hook for n, hook in found.items() if not n.endswith(policies)}
     if kind == "policies":
         registry.HOOKS.get("none of them")
         for name, hook in registry.HOOKS.module_dict.items():
             if name.endswith(_POLICY) and name != _POLICY:
                 found[unsuffixed(name, _POLICY)] = hook
     return found
-
-
-def _is_policy(name: str) -> bool:
-    return name.endswith((_POLICY, "MomentumUpdaterHook"))
 
 
 def _devices(kind: str) -> Row:

@@ -41,20 +41,17 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.plain:
         say((cfg.dump() or "").rstrip("\n"))
         return 0
-    rows = [[f"{key}={value}", f"# {origin}"] for key, value, origin in _leaves(cfg)]
+    tree = cfg._cfg_dict
+    leaves = _walk(tree, to_plain(tree), (), tree._meta_.origin)
+    rows = [[f"{key}={value}", f"# {origin}"] for key, value, origin in leaves]
     say("\n".join(aligned(rows)))
     return 0
-
-
-def _leaves(cfg: Any) -> Iterator[tuple[str, str, Origin | None]]:
-    """Dotted key, value and origin of all that is no dict or list of dicts."""
-    tree = cfg._cfg_dict
-    return _walk(tree, to_plain(cfg), (), tree._meta_.origin)
 
 
 def _walk(
     node: Any, shown: Any, path: tuple[Any, ...], origin: Origin | None
 ) -> Iterator[tuple[str, str, Origin | None]]:
+    """Dotted key, value and origin of all that is no dict or list of dicts."""
     inner = list(children(node))
     if inner and (isinstance(node, dict) or isinstance(inner[0][1], dict)):
         for key, value in inner:

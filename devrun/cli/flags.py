@@ -37,11 +37,8 @@ def add_device_flags(group: argparse._ActionsContainer) -> None:
     """The flags that say where to run; `shared_overrides` reads them."""
     one = group.add_mutually_exclusive_group().add_argument
     one("--device", type=_word, metavar="D", help="cpu, cuda:1, auto (devrun devices)")
-    gpu: dict[str, Any] = {"dest": "device", "metavar": "N"}
-    one("--gpu-id", type=_gpu, **gpu, help="MMCV's flag: --device cuda:N")
-    older = "of MMCV's older tools; the first is taken"
-    one("--gpu-ids", type=_gpu, nargs="+", action=_First, **gpu, help=older)
-    one("--gpus", type=_any_gpu, **gpu, help="the same; one GPU is taken")
+    gpu = "MMCV's flag: --device cuda:N"
+    one("--gpu-id", type=_gpu, dest="device", metavar="N", help=gpu)
     add = group.add_argument
     add("--ipu-replicas", type=positive, metavar="N", help="ipu with N replicas")
     switch(group, "--emulate", "run on the device's emulator")
@@ -92,8 +89,6 @@ def _run_flags(group: argparse._ActionsContainer) -> None:
     switch(group, "--deterministic", "only deterministic algorithms")
     fast = "the switches that make this device fast (--dry-run lists them)"
     add("--performance", choices=("fast",), metavar="fast", help=fast)
-    own = "MMCV's flag: each process draws its own numbers, which is always so"
-    switch(group, "--diff-seed", own)
     scaled = "lr times the samples of an update / auto_scale_lr.base_batch_size"
     switch(group, "--auto-scale-lr", scaled)
     dry: dict[str, Any] = {
@@ -285,18 +280,6 @@ def _type(name: str) -> str:
 
 def _gpu(text: str) -> str:
     return f"cuda:{index(text)}"
-
-
-def _any_gpu(text: str) -> str:
-    positive(text)
-    return "cuda"
-
-
-class _First(argparse.Action):
-    """Keeps the first of the values."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, *_: Any) -> None:
-        setattr(namespace, self.dest, values[0])
 
 
 def _repeated(metavar: str) -> dict[str, Any]:

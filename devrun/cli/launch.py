@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ _OURS = ("num_devices", "launcher")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, what = parser.add_argument, "slurm, kubernetes or torchrun"
+    positive, count = (partial(at_least, least, digits=5) for least in (1, 0))
     add(
         "--print", dest="kind", choices=_FILES, required=True, metavar="KIND", help=what
     )
-    add("--nodes", type=_positive, default=1, metavar="N", help="machines (1)")
-    add("--num-devices", type=_positive, default=1, metavar="N", help="of each (1)")
-    add("--max-restarts", type=_count, default=3, metavar="N", help="by torchrun (3)")
+    add("--nodes", type=positive, default=1, metavar="N", help="machines (1)")
+    add("--num-devices", type=positive, default=1, metavar="N", help="of each (1)")
+    add("--max-restarts", type=count, default=3, metavar="N", help="by torchrun (3)")
     add("config", metavar="CONFIG", help="a .yaml, .json or .py file")
     add("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of train")
 
@@ -109,11 +111,3 @@ def _check_flags(train: argparse.Namespace) -> None:
                 "auto: leave it out, or set it in the config"
             )
         raise ConfigError(f"--{name.replace('_', '-')} {why}")
-
-
-def _positive(text: str) -> int:
-    return at_least(1, text, digits=5)
-
-
-def _count(text: str) -> int:
-    return at_least(0, text, digits=5)

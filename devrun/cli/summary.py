@@ -19,8 +19,9 @@ def results(runner: Any, work_dir: Path, timestamp: str) -> dict[str, Any]:
     messages = runner.meta.get("hook_msgs", {})
     best = None
     if messages.get("best_score") is not None:
+        indicators = (getattr(hook, "key_indicator", None) for hook in runner.hooks)
         best = {
-            "metric": _best_metric(runner),
+            "metric": next(filter(None, indicators), None),
             "score": messages["best_score"],
             "checkpoint": messages.get("best_ckpt"),
         }
@@ -45,12 +46,6 @@ def _seconds(runner: Any) -> dict[str, float] | None:
         if isinstance(hook, IterTimerHook):
             return {part: round(spent, 3) for part, spent in hook.spent.items()}
     return None
-
-
-def _best_metric(runner: Any) -> str | None:
-    """What `best_score` is a score of, by the hook that keeps it."""
-    names = (getattr(hook, "key_indicator", None) for hook in runner.hooks)
-    return next((name for name in names if name), None)
 
 
 def last_validation(log: Path) -> dict[str, Any]:

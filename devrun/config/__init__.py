@@ -5,23 +5,14 @@ cfg.merge_from_dict({"optimizer.lr": 0.01})
 check_config(cfg)
 """
 
-from devrun.config.config import Config
-from devrun.config.loader import MissingFileError
-from devrun.config.options import DictAction, parse_value
-from devrun.config.origin import redacted
-from devrun.config.schema import KEYS, check_config
-from devrun.config.tree import ConfigDict, ConfigList, MissingKeyError, where
-
-__all__ = [
-    "KEYS",
-    "Config",
-    "ConfigDict",
-    "ConfigList",
-    "DictAction",
-    "MissingFileError",
-    "MissingKeyError",
-    "check_config",
-    "parse_value",
-    "redacted",
-    "where",
-]
+from devrun.config.config import Config as Config
+from devrun.config.loader import MissingFileError as MissingFileError
+from devrun.config.options import DictAction as DictAction
+from devrun.config.options import parse_value as parse_value
+from devrun.config.origin import redacted as redacted
+from devrun.config.schema import KEYS as KEYS
+from devrun.config.schema import check_config as check_config
+from devrun.config.tree import ConfigDict as ConfigDict
+from devrun.config.tree import ConfigList as ConfigList
+from devrun.config.tree import MissingKeyError as MissingKeyError
+from devrun.config.tree import where as where

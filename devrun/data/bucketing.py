@@ -170,7 +170,8 @@ def bucketed(
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
     padding = _padding(pad, dim)
     if group_by_length:
-        if type(loader) is not DataLoader or not _shuffles(loader):
+        shuffles = isinstance(loader.sampler, RandomSampler)
+        if type(loader) is not DataLoader or not shuffles:
             raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
         padded.lengths = _lengths(loader, padding, whole=True)
     grouped: Tensor | None = getattr(padded, "lengths", None)
@@ -179,7 +180,8 @@ def bucketed(
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
     elif sizes == "quantiles":
-        batch = 1 if grouped is not None else _batch_size(loader)
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        batch = 1 if grouped is not None else size or 1
         chosen = _quantiles(lengths, num, multiple_of, batch)
     buckets = Buckets(tuple(chosen), multiple_of)
     if len(lengths):
@@ -257,10 +259,6 @@ def _check(sizes: Any, num: Any, multiple_of: Any) -> None:
         )
 
 
-def _shuffles(loader: DataLoader[Any]) -> bool:
-    return isinstance(loader.sampler, RandomSampler)
-
-
 def _lengths(
     loader: DataLoader[Any], padding: Padding, *, whole: bool = False
 ) -> Tensor:
@@ -291,10 +289,6 @@ def _has(sample: Any, key: Any) -> bool:
     return isinstance(sample, (Tensor, list, tuple)) or (
         isinstance(sample, Mapping) and key in sample
     )
-
-
-def _batch_size(loader: DataLoader[Any]) -> int:
-    return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
 
 
 def _quantiles(lengths: Tensor, num: int, multiple_of: int, batch: int) -> list[int]:

@@ -174,7 +174,8 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
     common = {k: v for k, v in data.items() if k not in (*MODES, *_SECTIONS)}
     section = f"{mode}_dataloader"
     own = data.get(section) or {}
-    known = _known_options()
+    parameters = [*inspect.signature(build_dataloader).parameters][1:-1]
+    known = [*parameters, *_ALIASES, *_OPTIONS]
     for owner, keys in ((data, common), (own, own)):
         for key in keys:
             if key not in known:
@@ -190,11 +191,6 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())
     return options
-
-
-def _known_options() -> list[str]:
-    parameters = [*inspect.signature(build_dataloader).parameters][1:-1]
-    return [*parameters, *_ALIASES, *_OPTIONS]
 
 
 def _reading(options: dict[str, Any], workers: int) -> dict[str, Any]:

@@ -75,7 +75,8 @@ class EpochBatchSampler(Sampler[Any]):
     def __len__(self) -> int:
         samples, size = self.num_samples, self.global_batch_size
         if not self.pad:
-            samples, size = len(self._own_share()), self.batch_size
+            share = range(self.rank, samples, self.world_size)
+            samples, size = len(share), self.batch_size
         return samples // size if self.drop_last else -(-samples // size)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -105,9 +106,6 @@ class EpochBatchSampler(Sampler[Any]):
         batches = order[by_length.argsort(stable=True)].view(full, size)
         shuffled = batches[torch.randperm(full, generator=generator)]
         return torch.cat([shuffled.flatten(), rest])
-
-    def _own_share(self) -> range:
-        return range(self.rank, self.num_samples, self.world_size)
 
     def _batches(self, epoch: int, start: int) -> Iterator[list[Any]]:
         self._start = 0  # here: torch asks for an iterator twice and reads one

@@ -8,34 +8,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from devrun.devices.resolve import (
-    DeviceRow,
-    available_devices,
-    device_names,
-    register_device,
-    resolve_device,
-)
+from devrun.devices.resolve import DeviceRow as DeviceRow
+from devrun.devices.resolve import available_devices as available_devices
+from devrun.devices.resolve import device_names as device_names
+from devrun.devices.resolve import register_device as register_device
+from devrun.devices.resolve import resolve_device as resolve_device
 
 if TYPE_CHECKING:  # the table below, as type checkers and editors read it
-    from devrun.devices.base import DeviceAdapter, DeviceInfo
-    from devrun.devices.cpu import CPUAdapter
-    from devrun.devices.cuda.adapter import CUDAAdapter
-    from devrun.devices.eager import EagerAdapter
-    from devrun.devices.generic import GenericAdapter
+    from devrun.devices.base import DeviceAdapter as DeviceAdapter
+    from devrun.devices.base import DeviceInfo as DeviceInfo
+    from devrun.devices.cpu import CPUAdapter as CPUAdapter
+    from devrun.devices.cuda.adapter import CUDAAdapter as CUDAAdapter
+    from devrun.devices.eager import EagerAdapter as EagerAdapter
+    from devrun.devices.generic import GenericAdapter as GenericAdapter
 
-__all__ = [
-    "CPUAdapter",
-    "CUDAAdapter",
-    "DeviceAdapter",
-    "DeviceInfo",
-    "DeviceRow",
-    "EagerAdapter",
-    "GenericAdapter",
-    "available_devices",
-    "device_names",
-    "register_device",
-    "resolve_device",
-]
 
 _LAZY = {
     "CPUAdapter": "devrun.devices.cpu",

@@ -50,7 +50,11 @@ def hasten(
     shown = ", ".join(f"{key}: {value}" for key, value in settings.items())
     logger.info("performance: fast on %s sets %s", adapter.name, shown or "nothing")
     if settings.pop("fused", False):
-        _fuse(optimizer)
+        # as `fused=True` would have set it when the optimizer was built
+        for each in optimizers_in(optimizer):
+            each.defaults["fused"] = True
+            for group in each.param_groups:
+                group["fused"] = True
     adapter.precision = settings.pop("precision", None)
     adapter.options = replace(options, **settings)
     if adapter.precision is None:
@@ -92,11 +96,3 @@ def _fuses(kind: Any, group: Mapping[str, Any], device: torch.device) -> bool:
         except (RuntimeError, TypeError, ValueError):
             return False
     return True
-
-
-def _fuse(optimizer: Any) -> None:
-    """Set what `fused=True` would have set when the optimizer was built."""
-    for each in optimizers_in(optimizer):
-        each.defaults["fused"] = True
-        for group in each.param_groups:
-            group["fused"] = True

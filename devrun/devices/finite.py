@@ -133,8 +133,9 @@ class FiniteGuard:
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
         if not bad:
-            if self.spikes is not None and self._spike(value):
-                return True
+            if self.spikes is not None:
+                if self._judge(all_reduce_max(value) if self.agree else value):
+                    return True
             if not self.judges_gradients:
                 self._in_a_row = 0
             return False
@@ -194,10 +195,6 @@ class FiniteGuard:
         for value in values:
             if math.isfinite(value):
                 self._judge(value)
-
-    def _spike(self, value: float) -> bool:
-        """Whether the update of a finite loss must not be done."""
-        return self._judge(all_reduce_max(value) if self.agree else value)
 
     def _judge(self, value: float) -> bool:
         score = None if self.spikes is None else self.spikes.score(value)

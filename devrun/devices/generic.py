@@ -206,7 +206,10 @@ class NPUAdapter(GenericAdapter):
 
 def _current_type() -> str | None:
     """The type of the accelerator that is here now, or None."""
-    if not torch.accelerator.is_available():
+    try:
+        if not torch.accelerator.is_available():
+            return None
+    except RuntimeError:  # torch 2.6, of a plug-in that brings no guard of its device
         return None
     current = torch.accelerator.current_accelerator()
     return None if current is None else current.type

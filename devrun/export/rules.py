@@ -46,10 +46,6 @@ def _compared(kind: str, *, negated: bool = False) -> Rule:
     return rule
 
 
-def _reciprocal(g: Graph, out: Value, x: Value) -> str:
-    return g.add("Div", g.constant(1, out.dtype), g.cast(x, out.dtype))
-
-
 def _power(g: Graph, out: Value, base: Any, exponent: Any) -> str:
     x = g.cast(base, out.dtype)
     if isinstance(exponent, Value):
@@ -81,14 +77,6 @@ def _clamp(g: Graph, out: Value, x: Value, low: Any = None, high: Any = None) ->
 def _same(g: Graph, out: Value, x: Value, *_: Any, **__: Any) -> str:
     name = g.cast(x, out.dtype)
     return name if x.shape == out.shape else g.reshaped(name, out.shape)
-
-
-def _expand(g: Graph, out: Value, x: Value, *_: Any, **__: Any) -> str:
-    return g.expanded(x, out)
-
-
-def _copy(g: Graph, out: Value, _: Value, source: Value, *__: Any) -> str:
-    return g.expanded(source, out)
 
 
 def _permute(g: Graph, out: Value, x: Value, dims: Sequence[int]) -> str:
@@ -275,11 +263,13 @@ RULES.update(
     logical_not=_not,
     bitwise_not=_not,
     pow=_power,
-    reciprocal=_reciprocal,
+    reciprocal=lambda g, out, x: g.add(
+        "Div", g.constant(1, out.dtype), g.cast(x, out.dtype)
+    ),
     where=_where,
     clamp=_clamp,
-    expand=_expand,
-    copy=_copy,
+    expand=lambda g, out, x, *_, **__: g.expanded(x, out),
+    copy=lambda g, out, _, source, *__: g.expanded(source, out),
     permute=_permute,
     transpose=_transpose,
     t=_transpose,

@@ -178,9 +178,6 @@ class CheckpointHook(Hook):
 
     def _check_here(self) -> None:
         """Where every process writes a piece, each must see what rank 0 has made."""
-        from devrun.checkpoint.sharded import pieces_reader  # imports for long
-
-        pieces_reader()
         out_dir = Path(str(self.out_dir))
         if not out_dir.is_dir() or not os.access(out_dir, os.W_OK | os.X_OK):
             what = "is read-only" if out_dir.is_dir() else "is not there"

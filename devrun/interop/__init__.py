@@ -21,22 +21,11 @@ from devrun.config.config import Config
 from devrun.config.engine import is_engine_style
 from devrun.config.tree import where
 from devrun.errors import ConfigError
-from devrun.interop.packages import FITS, KINDS, SCOPES
+from devrun.interop.packages import FITS, KINDS
+from devrun.interop.packages import SCOPES as SCOPES
 from devrun.models.step_module import ModelContract
 from devrun.registry import MODELS
 from devrun.scopes import Scope
-
-__all__ = [
-    "SCOPES",
-    "PlainForm",
-    "attach",
-    "contract_of",
-    "installed",
-    "read",
-    "scope_of",
-    "translated",
-    "whose",
-]
 
 _CONTRACTS = {
     "lightning.pytorch": "lightning",

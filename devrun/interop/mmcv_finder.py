@@ -172,12 +172,9 @@ class Finder(MetaPathFinder, Loader):
 
 def _leave_room(registry: Registry) -> None:
     """Let those who write for MMCV use the names of ours that MMCV does not have."""
-    own = {n for n, m in registry.module_dict.items() if _is_ours(m)}
+    known = registry.module_dict.items()
+    own = {n for n, m in known if str(m.__module__).startswith("devrun.")}
     registry.yielding |= own - {n for names in OURS.values() for n in names}
-
-
-def _is_ours(registered: Any) -> bool:
-    return str(registered.__module__).startswith("devrun.")
 
 
 def _lacking(name: str, parent: str, installed: Path | None) -> str:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from devrun.errors import ConfigError
 from devrun.models.blocks import blocks_of
 from devrun.models.names import matching_modules
-from devrun.torch_features import is_compiling, needs
+from devrun.torch_features import is_compiling, lacks, needs
 
 KEY = "gradient_checkpointing"
 
@@ -85,6 +85,8 @@ class _Recomputed:
             return type(self.module).forward(self.module, *args, **kwargs)
         # a compiler recomputes from its graph, in which norms and streams move once
         compiled = is_compiling()
+        if compiled and lacks("2.9") and self._norms():  # there, norms move twice
+            return torch.compiler.disable(self.__call__)(*args, **kwargs)
         around: Any = {} if compiled else {"context_fn": self._contexts}
         return checkpoint(
             type(self.module).forward,
@@ -95,6 +97,9 @@ class _Recomputed:
             **kwargs,
         )
 
+    def _norms(self) -> list[nn.Module]:
+        return [m for m in self.module.modules() if isinstance(m, _NormBase)]
+
     def _contexts(self) -> tuple[Any, Any]:
         state = self.rng.rng_state() if self.rng is not None else None
         return contextlib.nullcontext(), self._second_time(state)
@@ -102,8 +107,7 @@ class _Recomputed:
     @contextlib.contextmanager
     def _second_time(self, state: Mapping[str, Any] | None) -> Iterator[None]:
         """Draws what was drawn before; norms update copies of their statistics."""
-        norms = (m for m in self.module.modules() if isinstance(m, _NormBase))
-        kept = [(norm, dict(norm._buffers)) for norm in norms]
+        kept = [(norm, dict(norm._buffers)) for norm in self._norms()]
         for norm, buffers in kept:
             copies = {k: None if b is None else b.clone() for k, b in buffers.items()}
             norm._buffers.update(copies)

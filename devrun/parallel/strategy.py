@@ -17,6 +17,7 @@ from devrun.errors import UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.step import UpdatePolicy
+from devrun.torch_features import needs
 
 logger = logging.getLogger("devrun")
 
@@ -173,6 +174,8 @@ def strategy_for(
     name = "TensorParallel" if mesh.tensor_size > 1 else mesh.type.upper()
     file = _FILES.get(name)
     kind: Any = Strategy
+    if file not in (None, "ddp"):
+        needs("2.9", "dividing weights over processes", "parallel")
     if file is not None:
         kind = getattr(importlib.import_module(f"devrun.parallel.{file}"), name)
     made: Strategy = kind(options, mesh, *device, **how)

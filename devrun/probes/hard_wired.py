@@ -73,7 +73,8 @@ class HardWired(Probe):
     @contextmanager
     def throughout(self) -> Iterator[None]:
         here = self.request.device == _CUDA
-        tell = _ignore if here else telling(self.note, self.request.device)
+        device = self.request.device
+        tell = (lambda *_: None) if here else telling(self.note, device)
         # a sample that is on the device is told where it was put there
         unpinned = patch.object(pin_memory, "pin_memory", lambda data, *_: data)
         placing = Substitutes(self.request.torch_device, tell, here, self._in_data)
@@ -84,10 +85,6 @@ class HardWired(Probe):
         site = sites.here()
         if site not in {one.site for one in self.note.seen.values()}:
             self.note.found(Finding("breaks", "in the data set", what, *_SENT, site))
-
-
-def _ignore(what: str, name: str) -> None:
-    pass
 
 
 def telling(
@@ -152,6 +149,8 @@ class Substitutes(TorchFunctionMode):
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
+        import torch._dynamo  # at whose import torch 2.4 looks at the classes of CUDA
+
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))

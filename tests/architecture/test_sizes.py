@@ -24,7 +24,7 @@ FLAGS = {
     "train": """
         --allow-changes --allow-download --allow-factory --allow-pickle --auto-resume
         --auto-scale-lr --cfg-options --detect-anomaly --deterministic --device
-        --diff-seed --dry-run --emulate --fast-dev-run --gpu-id --gpu-ids --gpus --help
+        --dry-run --emulate --fast-dev-run --gpu-id --help
         --import --ipu-replicas --jobs --launcher --limit-train --limit-val --load-from
         --local-rank --local_rank --mmcv --no-progress --no-sanity
         --no-validate --num-devices --overfit --overwrite --performance
@@ -33,7 +33,7 @@ FLAGS = {
     """,
     "test": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device
-        --emulate --eval --gpu-id --gpu-ids --gpus --help --import --ipu-replicas
+        --emulate --eval --gpu-id --help --import --ipu-replicas
         --latency --launcher --local-rank --local_rank --metric-options --metrics
         --mmcv --no-progress --num-devices --out --revise-keys --split --through
         --trust-config --weights -h
@@ -52,7 +52,7 @@ FLAGS = {
     """,
     "predict": """
         --allow-download --allow-factory --allow-pickle --cfg-options --device --emulate
-        --generate --gpu-id --gpu-ids --gpus --help --import --ipu-replicas --launcher
+        --generate --gpu-id --help --import --ipu-replicas --launcher
         --local-rank --local_rank --max-new-tokens --mmcv --no-progress --num-devices
         --out --prompt-tokens --revise-keys --seed --split --stop --temperature --top-k
         --trust-config --weights -h

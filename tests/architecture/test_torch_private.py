@@ -24,7 +24,7 @@ HOMES = {
         _fused_sdp_choice _get_sequence_nr _guards _has_same_storage_numel
         _index_put_impl_ _is_view _lazy_init _lineno_map _local_scalar_dense
         _make_wrapper_subclass _op _pack_padded_sequence
-        _pack_padded_sequence_backward _prologue_start _register_builtin
+        _pack_padded_sequence_backward _register_builtin
         _register_device_module _reshape_alias _schema _sequence_nr
         _sleep _thnn_fused_gru_cell
         _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell

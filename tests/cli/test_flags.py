@@ -44,8 +44,6 @@ TF32 = {"type": "cuda", "tf32": True}
         ("auto", "--ipu-replicas 4", {"type": "ipu", "replicas": 4}),
         ("auto", "--device ipu --ipu-replicas 4", {"type": "ipu", "replicas": 4}),
         ("auto", "--gpu-id 1", "cuda:1"),
-        ("auto", "--gpu-ids 1 2", "cuda:1"),
-        ("auto", "--gpus 2", "cuda"),
     ],
 )
 def test_the_device_is_that_of_config_and_flags(configured, words, found):
@@ -92,7 +90,7 @@ def test_flags_that_contradict_each_other_or_the_config_clash(words):
 
 @pytest.mark.parametrize(
     "words",
-    ["--device cpu --gpu-id 0", "--device cpu --gpu-ids 1 2", "--gpus 1 --gpu-id 0"],
+    ["--device cpu --gpu-id 0", "--gpu-id 1 --device cuda"],
 )
 def test_one_flag_names_the_device(words, capsys):
     with pytest.raises(SystemExit):

@@ -132,7 +132,8 @@ def test_weights_are_downloaded_for_training_and_test_with_the_flag_only(
 def test_an_export_has_the_names_of_the_run_and_loads_again(config, train, export):
     assert train(config(), "--work-dir", "a", "--seed", "1")[0] == 0
     ours = read_checkpoint(find_latest("a/checkpoints"))["model"]
-    for form, read in (("torch", torch.load), ("safetensors", load_file)):
+    loaded = partial(torch.load, weights_only=True)
+    for form, read in (("torch", loaded), ("safetensors", load_file)):
         status, out, err = export("a", "--format", form)
         assert status == 0, err
         path = Path(out.strip().removeprefix("written: "))

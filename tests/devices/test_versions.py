@@ -34,15 +34,23 @@ def test_a_known_release_for_another_torch_does_not_fit_and_the_right_one_is_nam
     )
 
 
-def test_the_emulated_gaudi_needs_a_torch_with_devices_in_python(
-    tmp_path, capsys, monkeypatch
-):
+def test_the_emulated_gaudi_needs_the_torch_of_an_sdk(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("devrun.torch_features.VERSION", "2.9.1")
+    monkeypatch.setattr("devrun.torch_features.VERSION", "2.4.1")
     config = ROOT / "configs" / "digits" / "resnet8_digits.yaml"
     assert main(["train", str(config), "--device", "hpu", "--emulate"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the emulated Gaudi needs torch 2.10 or later, this is torch" in line
+    assert "the emulated Gaudi needs torch 2.5 or later, this is torch" in line
+
+
+@pytest.mark.skipif(hasattr(torch._C, "_acc"), reason="torch 2.10 compiles nothing")
+def test_an_older_torch_needs_a_compiler_for_the_emulated_gaudi(tmp_path):
+    config = ROOT / "configs" / "digits" / "resnet8_digits.yaml"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CXX": "nothing-of-that-name"}
+    words = ["-m", "devrun", "train", str(config), "--device", "hpu", "--emulate"]
+    done = zygote.run(words, env=env, cwd=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 9 and "install g++ (or set CXX)" in line
 
 
 def installed(site, package, distribution, version, *requires):

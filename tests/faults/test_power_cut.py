@@ -11,8 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from devrun.checkpoint import (
     list_checkpoints,
@@ -167,6 +165,9 @@ def after_another_run(root, mark):
 
 def in_pieces(root, mark):
     """Two checkpoints of a weight that is divided over processes, of which one is."""
+    from torch.distributed.device_mesh import init_device_mesh  # of torch 2.2 and 2.5
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))

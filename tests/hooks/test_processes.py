@@ -35,7 +35,9 @@ def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
     ranks = zygote.start_ranks(["-c", SCRIPT], cwd=tmp_path)
     said = [rank.communicate(60)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
-    found: list[dict[bool, Any]] = [torch.load(tmp_path / f"{r}.pt") for r in (0, 1)]
+    found: list[dict[bool, Any]] = [
+        torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in (0, 1)
+    ]
     alone = [means[False] for means in found]
     together = [means[True] for means in found]
     assert not torch.allclose(*alone)

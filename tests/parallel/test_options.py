@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from devrun.errors import ConfigError, UnsupportedFeatureError
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
+from devrun.parallel.strategy import strategy_for
 from devrun.runners import EpochBasedRunner
 from tests.parallel.worker import gpt, train
 from tests.support.command import command
@@ -122,6 +125,14 @@ def test_an_ipu_refuses_before_the_first_step():
             parallel={"type": "fsdp"},
             max_epochs=1,
         )
+
+
+@pytest.mark.parametrize("sizes", [("fsdp", 1), ("none", 2)])
+def test_an_old_torch_divides_no_weights(sizes, monkeypatch):
+    monkeypatch.setattr("devrun.torch_features.VERSION", "2.8.0")
+    mesh = SimpleNamespace(**dict(zip(("type", "tensor_size"), sizes)))
+    with pytest.raises(UnsupportedFeatureError, match="weights .* needs torch 2.9 or"):
+        strategy_for(ParallelOptions(), mesh)
 
 
 def test_alone_every_process_reads_everything():

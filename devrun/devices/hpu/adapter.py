@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -221,7 +222,7 @@ class HPUAdapter(EagerAdapter):
         if self._graphed is not None:
             self._markers.on_micro_batch = self._graphed.set_micro_batch
             # graphs hold the gradients' memory, which must stay the same
-            update = replace(update, zero=_zero_in_place)
+            update = replace(update, zero=methodcaller("zero_grad", set_to_none=False))
         return replace(
             update,
             after_backward=self._markers.after_backward,
@@ -274,10 +275,6 @@ class HPUAdapter(EagerAdapter):
                 "precision 'fp16' needs a Gaudi 2 or later, this is a Gaudi: use bf16",
                 key="precision",
             )
-
-
-def _zero_in_place(optimizer: Any) -> None:
-    optimizer.zero_grad(set_to_none=False)
 
 
 @functools.lru_cache(maxsize=None)

@@ -85,10 +85,10 @@ def load(emulate: bool) -> SDK:
 
     Raises:
         DeviceUnavailableError: it is not here, or does not fit this torch.
-        UnsupportedFeatureError: this torch has no devices that are written in Python.
+        UnsupportedFeatureError: this torch is older than those of the SDKs.
     """
     if emulate:
-        needs("2.10", "the emulated Gaudi", "device")
+        needs("2.5", "the emulated Gaudi", "device")
         use_emulators()
     elif is_emulated(PACKAGE):
         raise DeviceUnavailableError(

@@ -80,7 +80,7 @@ class DeviceOptimizer:
         self._newer_on_device = False
         self._newer_on_host = bool(optimizer.state)
         self._handles = state_hooks(
-            optimizer, self._before_state_dict, self._after_load
+            optimizer, lambda _: self.download(), self._after_load
         )
 
     def changed(self) -> bool:
@@ -173,9 +173,6 @@ class DeviceOptimizer:
             {name: _plain(group[name]) for name in _NUMBERS[self.kind]}
             for group in self.host.param_groups
         ]
-
-    def _before_state_dict(self, _: Any) -> None:
-        self.download()
 
     def _after_load(self, _: Any) -> None:
         self._newer_on_host, self._newer_on_device = True, False

@@ -177,7 +177,7 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
     methods: list[tuple[nn.Module, str, Callable[..., Any]]]
     methods = [(model, "_parse_losses", _parsed)]
     for head in model.modules():
-        methods.append((head, "post_process", _kept))
+        methods.append((head, "post_process", lambda predictions: predictions))
     for owner, name, method in methods:
         if callable(getattr(owner, name, None)) and name not in vars(owner):
             vars(owner)[name] = method
@@ -187,10 +187,6 @@ def tensors_only(model: nn.Module) -> Iterator[None]:
     finally:
         for owner, name in changed:
             del vars(owner)[name]
-
-
-def _kept(predictions: Any) -> Any:
-    return predictions
 
 
 def _parsed(losses: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

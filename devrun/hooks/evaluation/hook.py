@@ -289,14 +289,12 @@ class EvalHook(Hook):
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
-        if self.at_end and done == self._last(runner):
+        last = runner.max_epochs if self.by_epoch else runner.max_iters
+        if self.at_end and done == last:
             return True
         if self.start is None:
             return done % self.interval == 0
         return done >= self.start and (done - self.start) % self.interval == 0
-
-    def _last(self, runner: Run) -> int | None:
-        return runner.max_epochs if self.by_epoch else runner.max_iters
 
     def _evaluate(self, runner: Run, *, save: bool = True) -> None:
         began = perf_counter()
@@ -389,7 +387,8 @@ class EvalHook(Hook):
     def _check_indicator(self, named: Collection[str]) -> None:
         """Refuse a `save_best` that is not among the results of its set."""
         known = self.save_best in (None, "auto") or str(self.key_indicator) in named
-        if not known and self._scores_here():
+        of_this_set = str(self.key_indicator).startswith(self._named(""))
+        if not known and of_this_set:
             raise UnknownNameError(
                 f"save_best={self.key_indicator!r} is not a result of the evaluation; "
                 f"there are: {', '.join(sorted(named))}; name one of these, or 'auto'"
@@ -397,10 +396,6 @@ class EvalHook(Hook):
 
     def _named(self, result: str) -> str:
         return f"{self._set}/{result}" if self._set else result
-
-    def _scores_here(self) -> bool:
-        """Whether `save_best` is a result of the set in turn."""
-        return str(self.key_indicator).startswith(self._named(""))
 
     def _save_ckpt(self, runner: Run, key_score: Any) -> None:
         metric, rule = str(self.key_indicator), str(self.rule)
@@ -483,7 +478,8 @@ def _evaluate_own(hook: EvalHook, runner: Run) -> Any:
 def _having(hook: Any, names: dict[str, Any]) -> Iterator[None]:
     """Within, `hook` has these attributes, but for methods that its class overrides."""
     before = {name: vars(hook)[name] for name in names.keys() & vars(hook).keys()}
-    ours = {name for name in names if _is_ours(getattr(type(hook), name, None))}
+    given = {name: getattr(type(hook), name, None) for name in names}
+    ours = {n for n, m in given.items() if not m or m.__module__.startswith("devrun.")}
     vars(hook).update({name: names[name] for name in ours})
     try:
         yield
@@ -491,7 +487,3 @@ def _having(hook: Any, names: dict[str, Any]) -> Iterator[None]:
         for name in ours:
             vars(hook).pop(name, None)
         vars(hook).update(before)
-
-
-def _is_ours(method: Any) -> bool:
-    return method is None or method.__module__.startswith("devrun.")

@@ -81,10 +81,6 @@ class PreciseBNHook(Hook):
         with rng.preserved():
             self._replace(runner, layers, count)
 
-    def _look(self, runner: Run, batch: Any) -> None:
-        """Have the model see a batch of training data, as in training."""
-        runner.eval_step(batch, "train")
-
     @torch.no_grad()
     def _replace(self, runner: Run, layers: list[Any], count: int) -> None:
         momenta = [layer.momentum for layer in layers]
@@ -93,7 +89,7 @@ class PreciseBNHook(Hook):
                 layer.reset_running_stats()
                 layer.momentum = None  # torch's word for the mean of all batches
             for batch in _batches(runner.data_loader, runner.epoch, count):
-                self._look(runner, batch)
+                runner.eval_step(batch, "train")  # seen as in training
         finally:
             for layer, momentum in zip(layers, momenta):
                 layer.momentum = momentum

@@ -177,16 +177,14 @@ def keep_values_on_device(name: str) -> None:
     if name == "mmcls":
         for module in ("label_smooth_loss", "focal_loss", "asymmetric_loss"):
             loss: Any = import_module(f"mmcls.models.losses.{module}")
-            loss.convert_to_one_hot = _one_hot
+            # (N, 1) indices as (N, classes)
+            loss.convert_to_one_hot = lambda targets, classes: functional.one_hot(
+                targets.long().squeeze(-1), classes
+            )
     elif name == "mmseg":
         for module in ("decode_head", "point_head"):
             head: Any = import_module(f"mmseg.models.decode_heads.{module}")
             head.accuracy = partial(_accuracy, head.accuracy)
-
-
-def _one_hot(targets: torch.Tensor, classes: int) -> torch.Tensor:
-    """(N, 1) indices as (N, classes)."""
-    return functional.one_hot(targets.long().squeeze(-1), classes)
 
 
 def _accuracy(

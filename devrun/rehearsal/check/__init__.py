@@ -6,16 +6,10 @@ Probes look on and note what they find (`probes`); what breaks is worked around,
 the rest is still found (`workarounds`).
 """
 
-from devrun.probes.finding import SEVERITIES, Finding
-from devrun.rehearsal.check.findings import SCHEMA, Check, DeviceCheck
-from devrun.rehearsal.check.parent import check, check_program
-
-__all__ = [
-    "SCHEMA",
-    "SEVERITIES",
-    "Check",
-    "DeviceCheck",
-    "Finding",
-    "check",
-    "check_program",
-]
+from devrun.probes.finding import SEVERITIES as SEVERITIES
+from devrun.probes.finding import Finding as Finding
+from devrun.rehearsal.check.findings import SCHEMA as SCHEMA
+from devrun.rehearsal.check.findings import Check as Check
+from devrun.rehearsal.check.findings import DeviceCheck as DeviceCheck
+from devrun.rehearsal.check.parent import check as check
+from devrun.rehearsal.check.parent import check_program as check_program

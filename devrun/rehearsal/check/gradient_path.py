@@ -58,8 +58,9 @@ class _Ends(TorchFunctionMode):
 
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
+    ends = _Ends()
     try:
-        site = _end(training, batch)
+        site = ends.site_of(run_again(training, batch, ends))
     except Exception:  # noqa: BLE001 - of the user's model, called once more
         site = None
     note.found(
@@ -74,12 +75,6 @@ def untrained(note: Notebook, training: Any, batch: Any) -> None:
             site=site,
         )
     )
-
-
-def _end(training: Any, batch: Any) -> str | None:
-    ends = _Ends()
-    site: str | None = ends.site_of(run_again(training, batch, ends))
-    return site
 
 
 def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:

@@ -60,7 +60,9 @@ class Sources:
             if user_line([(file, line)]) is None or is_library(file):
                 continue
             try:
-                gone = _without(self._body(code), line, kinds)
+                tree = self.tree(file)
+                inside = tree if code.co_name == "<module>" else _function(tree, code)
+                gone = _without(inside, line, kinds)
             except (OSError, SyntaxError):
                 continue
             if gone is None or not self._replaced(code):
@@ -72,17 +74,14 @@ class Sources:
             return Left(f"{file}:{gone.lineno}", follows)
         return Left(None, lacks)
 
-    def _body(self, code: CodeType) -> Any:
-        tree = self.tree(code.co_filename)
-        return tree if code.co_name == "<module>" else _function(tree, code)
-
     def _replaced(self, code: CodeType) -> bool:
         """Give the functions that have `code` what is left of it."""
         if code.co_name == "<module>":
             return True
         tree = ast.fix_missing_locations(self.tree(code.co_filename))
         whole = compile(tree, code.co_filename, "exec", dont_inherit=True)
-        made = next((one for one in _codes(whole) if _same(one, code)), None)
+        by_place = {(one.co_name, one.co_firstlineno): one for one in _codes(whole)}
+        made = by_place.get((code.co_name, code.co_firstlineno))
         if made is None or made.co_freevars != code.co_freevars:
             return False
         owners = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
@@ -103,7 +102,8 @@ def run_script(
     """
     sources = Sources()
     body = sources.tree(script).body
-    future = [one for one in body if _is_future(one)]
+    imports = (one for one in body if isinstance(one, ast.ImportFrom))
+    future = [one for one in imports if one.module == "__future__"]
     for statement in list(body):
         while statement in body:
             part = ast.Module([*future, statement], [])
@@ -128,10 +128,6 @@ def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         yield from traceback.walk_tb(one.__traceback__)
 
 
-def _is_future(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-
-
 def _function(tree: ast.Module, code: CodeType) -> Any:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -146,10 +142,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(one, CodeType):
             yield one
             yield from _codes(one)
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    return (one.co_name, one.co_firstlineno) == (other.co_name, other.co_firstlineno)
 
 
 def _without(owner: Any, line: int, kinds: Any) -> Any:

@@ -271,12 +271,12 @@ def test_copies_stay_wrapped_and_saved_tensors_are_plain(make, data):
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
-    loaded = torch.load(file)
+    loaded = torch.load(file, weights_only=True)
     assert {type(v) for v in loaded.values()} == {torch.Tensor}
     file = io.BytesIO()
     torch.save(model.first.weight, file)
     file.seek(0)
-    assert type(torch.load(file)) is torch.nn.Parameter
+    assert type(torch.load(file, weights_only=True)) is torch.nn.Parameter
 
 
 def test_attach_and_detach(make, data):

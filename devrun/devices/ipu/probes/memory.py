@@ -80,7 +80,8 @@ class Memory:
         for row in self.rows:
             rest = self._limit - (sum(row.values()) - row["activations"])
             micro = min(micro, int(rest * sizes.micro / max(row["activations"], 1)))
-        return None if micro < 1 else self._with(_divisor(sizes.micro, micro))
+        even = (n for n in range(1, micro + 1) if sizes.micro % n == 0)
+        return None if micro < 1 else self._with(max(even))
 
     def _divided(self, trace: Trace, cfg: Any) -> dict[str, Any] | None:
         """The model over as many IPUs as have room, if all of it divides evenly."""
@@ -108,11 +109,3 @@ def is_large(step: nn.Module, limit: int | None) -> bool:
     """Whether its weights and gradients alone may be too much for an IPU."""
     size = sum(p.numel() * p.element_size() for p in step.parameters())
     return 4 * size > (limit or IPU_MEMORY)
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
-
-
-def _divisor(number: int, most: int) -> int:
-    return max(size for size in _divisors(number) if size <= most)

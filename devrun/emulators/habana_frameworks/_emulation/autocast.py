@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from habana_frameworks._emulation.device import KEY as DEVICE_KEY
 from habana_frameworks._emulation.torch_private import schema_of
 
-KEY = "AutocastPrivateUse1"
+KEY = f"Autocast{DEVICE_KEY}"
 LOWER = [
     "addmm",
     "addbmm",

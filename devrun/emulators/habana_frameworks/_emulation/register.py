@@ -66,7 +66,6 @@ def install(module: ModuleType) -> None:
     """Register the device with `module` as torch.hpu; once a process."""
     if _kept[2:]:
         return
-    torch.utils.generate_methods_for_privateuse1_backend()
     _kept.extend(private.register_device("hpu", module))
     aten = torch.library.Library("aten", "IMPL")
     aten.impl("empty.memory_format", _empty, KEY)

@@ -16,24 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# -- the device (2.10) -----------------------------------------------------------------
+from habana_frameworks._emulation.older_torch import compiled_guard
 
-try:
-    _ACCELERATOR: Any = torch._C._acc
-    _register_guard = _ACCELERATOR.register_python_privateuseone_device_guard
-except AttributeError as error:
-    raise ImportError(
-        f"the emulated Gaudi needs a torch whose backends can be written in Python "
-        f"(2.10 or newer; tested with 2.13); this is torch {torch.__version__}"
-    ) from error
+# -- the device ----------------------------------------------------------------------
 
-
+_ACCELERATOR: Any = torch._C._acc if hasattr(torch._C, "_acc") else None
+IN_PYTHON = _ACCELERATOR is not None
+"""Whether this torch takes devices that are written in Python. (2.10)"""
 RAISED: list[BaseException] = []
 """What ended a backward pass and has not reached its caller yet."""
 _device_type = itertools.repeat(torch.autograd.DeviceType.PrivateUse1).__next__
 
 
-class Guard(_ACCELERATOR.DeviceGuard):
+class Guard(getattr(_ACCELERATOR, "DeviceGuard", object)):  # type: ignore[misc]
     """Tells torch's core which type the device is."""
 
     def type_(self) -> Any:
@@ -51,7 +46,7 @@ class Guard(_ACCELERATOR.DeviceGuard):
             return _device_type()
 
 
-class Hooks(_ACCELERATOR.PrivateUse1Hooks):
+class Hooks(getattr(_ACCELERATOR, "PrivateUse1Hooks", object)):  # type: ignore[misc]
     """What torch's core asks of a backend."""
 
     def is_available(self) -> bool:
@@ -70,9 +65,12 @@ class Hooks(_ACCELERATOR.PrivateUse1Hooks):
 def register_device(name: str, module: ModuleType) -> list[Any]:
     """Make `module` torch's of the device; the result must live as long as it."""
     torch._register_device_module(name, module)
+    torch.utils.generate_methods_for_privateuse1_backend()
+    if not IN_PYTHON:
+        return [compiled_guard()]
     kept = [Guard(), Hooks()]
     _ACCELERATOR.register_python_privateuseone_hook(kept[1])
-    _register_guard(kept[0])
+    _ACCELERATOR.register_python_privateuseone_device_guard(kept[0])
     return kept
 
 
@@ -181,8 +179,9 @@ def generated_lines(part: torch.fx.GraphModule) -> tuple[int, dict[int, int | No
 
     Kept there for torch's own error messages.
     """
-    made: Any = part.code and part  # generated when it is asked for
-    return made._prologue_start, made._lineno_map or {}
+    above = part.code.partition("def forward(")[0]  # generated when it is asked for
+    made: Any = part
+    return above.count("\n") + 1, made._lineno_map or {}
 
 
 def let_scripts_call(function: Callable[..., Any], operator: str) -> None:
