@@ -126,9 +126,7 @@ class GradientsProbe(Probe):
             kind="no gradient",
             what=names,
             why="these parameters are to be trained, and no loss depends on them",
-            remedy=f"freeze: [{', '.join(idle[:_NAMED])}]"
-            if not more
-            else "freeze them (freeze: [pattern]), or use them in forward",
+            remedy="freeze them (freeze: [pattern]), or use them in forward",
             site=made_at(training.runner.model, idle[0]),
             fix={"freeze": idle},
         )

@@ -13,10 +13,13 @@ class Planted(nn.Module):
         self.net = nn.Linear(16, 4)
         self.mine = torch.optim.Adam(self.net.parameters())  # fault[cpu,hpu]: resume
         # remedy: self.mine = torch.optim.SGD(self.net.parameters(), 0.1)
+        self.total = 0
 
     def train_step(self, data, optimizer=None):
         x, y = data
         loss = nn.functional.cross_entropy(self.net(x), y)
+        self.total = self.total + loss  # fault[cpu,hpu]: kept graph
+        # remedy: self.total = self.total + loss.detach()
         self.mine.zero_grad()
         loss.backward()
         self.mine.step()
