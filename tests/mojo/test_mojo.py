@@ -76,7 +76,7 @@ def test_what_has_no_kernel_is_one_line_and_in_check(devrun):
     assert done.returncode == 9
     said = "devrun: error: device 'mojo' has no kernel for aten::threshold_backward"
     assert done.stderr.splitlines()[-1].startswith(said)
-    done = devrun("check", "--device", "mojo")
+    done = devrun("check", "--device", "mojo", "--timeout", "3600")
     assert done.returncode == 11
     assert re.findall("no kernel: (.+)", done.stdout) == ["aten::threshold_backward"]
 
