@@ -150,7 +150,8 @@ class GoesOn:
             try:
                 found = given(dataset, index)
             except Exception as error:
-                if isinstance(error, IndexError) or not hasattr(read, "last"):
+                past = isinstance(error, IndexError) and index >= len(dataset)
+                if past or not hasattr(read, "last"):
                     raise
                 self._note.found(refusal(error))
                 return read.last

@@ -9,21 +9,27 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from devrun.models import steps
 from devrun.probes import sites
+from devrun.probes.births import hidden
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
-from devrun.probes.sources import made_at
+from devrun.probes.sources import assigned, made_at
 from devrun.step import Capability, MicroBatches
 from devrun.tensors import tensors_in
 
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
 _NAMED = 3
+_UNREGISTERED = (
+    "the model does not know what is in a list or dict: these weights get gradients, "
+    "and are neither trained nor saved",
+    "put them in an nn.ModuleList or nn.ModuleDict",
+)
 
 
 class _Ends(TorchFunctionMode):
@@ -104,6 +110,7 @@ class GradientsProbe(Probe):
         self._seen.add(name)
 
     def after(self, training: Training) -> Iterator[Finding]:
+        yield from _unregistered(training.runner.model)
         idle = [
             name
             for name, parameter in training.runner.model.named_parameters()
@@ -119,9 +126,19 @@ class GradientsProbe(Probe):
             kind="no gradient",
             what=names,
             why="these parameters are to be trained, and no loss depends on them",
-            remedy=f"freeze: [{', '.join(idle[:_NAMED])}]"
-            if not more
-            else "freeze them (freeze: [pattern]), or use them in forward",
+            remedy="freeze them (freeze: [pattern]), or use them in forward",
             site=made_at(training.runner.model, idle[0]),
             fix={"freeze": idle},
         )
+
+
+def _unregistered(model: nn.Module) -> Iterator[Finding]:
+    """Weights that a backward pass came to, in plain lists and dicts of the modules."""
+    known = {id(parameter) for parameter in model.parameters()}
+    for owner in model.modules():
+        for name, value in vars(owner).items():
+            weights = [one for one in hidden(value) if one.grad is not None]
+            if not known.issuperset(map(id, weights)):
+                what = f"{type(owner).__name__}.{name}"
+                site = assigned(type(owner), name)[0]
+                yield Finding("breaks", "not registered", what, *_UNREGISTERED, site)

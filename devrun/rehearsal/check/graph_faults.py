@@ -104,13 +104,22 @@ def _kept(model: nn.Module) -> Iterator[tuple[type, str, int]]:
     for module in model.modules():
         own = {**vars(module), **module._buffers}
         for name, value in own.items():
-            count = sum(one.grad_fn is not None for one in held(value))
+            count = sum(_length(one.grad_fn) for one in held(value))
             if count:
                 yield type(module), name, count
 
 
+def _length(node: Any) -> int:
+    """Of the way to its first source: a sum over updates goes through all of them."""
+    length = 0
+    while node is not None:
+        length += 1
+        node = node.next_functions[0][0] if node.next_functions else None
+    return length
+
+
 class KeptGraphs(Probe):
-    """Finds lists of the model that keep the graph of each update."""
+    """Finds lists and sums of the model that keep the graph of each update."""
 
     priority = Priority.LOWEST
 

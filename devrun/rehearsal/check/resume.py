@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
 from devrun.probes.births import hidden
@@ -110,6 +111,8 @@ def _plain(runner: Run) -> dict[tuple[type, str], Any]:
                 found[type(owner), name] = None
             elif isinstance(value, (int, float)):
                 found[type(owner), name] = value
+            elif isinstance(value, Optimizer):
+                found[type(owner), name] = _digest(dict(value.state))
             elif tensors := [*held(value), *hidden(value)]:
                 found[type(owner), name] = _digest(tensors)
     return found

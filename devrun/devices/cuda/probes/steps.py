@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +29,7 @@ from devrun.probes.request import Request
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
+from devrun.torch_features import uncompiled
 
 
 class Steps(Probe):
@@ -75,6 +76,10 @@ class Steps(Probe):
         adapter.to_device = lambda batch: self.copied(move(batch))
         runner.register_hook(self)
         runner.register_hook(_Ends(self))
+
+    def getting_past(self) -> AbstractContextManager[Any]:
+        """Operators within what the user compiles would not be seen."""
+        return uncompiled()
 
     @contextmanager
     def watching(self) -> Iterator[None]:

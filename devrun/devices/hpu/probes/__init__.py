@@ -3,11 +3,11 @@
 from devrun.devices.hpu.probes.batches import BatchShapes
 from devrun.devices.hpu.probes.probe import HPUProbe
 from devrun.devices.hpu.probes.script import HPUProgram
-from devrun.probes.dense import DenseBuffers
+from devrun.probes.gpu_only import GPUOnly
 from devrun.probes.probe import Probes
 
 PROBES = Probes(
-    (DenseBuffers, HPUProbe, BatchShapes),
+    (GPUOnly, HPUProbe, BatchShapes),
     HPUProgram,
     modes=("lazy", "eager", "compile"),
     torch_device="hpu",

@@ -14,8 +14,8 @@ from torch.optim import optimizer as optimizers
 from devrun.devices.emulation import use_emulators
 from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.hpu.sdk import emulator
-from devrun.probes.dense import dense_buffers
 from devrun.probes.finding import Finding
+from devrun.probes.gpu_only import gpu_only
 from devrun.probes.hard_wired import Substitutes, telling
 from devrun.probes.hosted import hosted, placed
 from devrun.probes.kinds import devices_of
@@ -72,8 +72,8 @@ class HPUProgram(ProgramProbe):
         stepped = optimizers.register_optimizer_step_post_hook(self._stepped)
         tell = telling(self._note, _DEVICE, _INSTEAD)
         repaired = placed(hosted(_DEVICE, self._note))
-        dense = dense_buffers(self._note, _DEVICE)
-        with stepped, Substitutes(_DEVICE, tell, not ported), repaired, dense:
+        unlike = gpu_only(self._note, _DEVICE)
+        with stepped, Substitutes(_DEVICE, tell, not ported), repaired, unlike:
             yield
         if not ported:
             self._note.found(self._not_imported())

@@ -4,7 +4,7 @@ from devrun.devices.ipu.probes.arithmetic import Arithmetic
 from devrun.devices.ipu.probes.compiling import Compiling, Shapes
 from devrun.devices.ipu.probes.graphs import Graphs
 from devrun.devices.ipu.probes.script import IPUProgram
-from devrun.probes.dense import DenseBuffers
+from devrun.probes.gpu_only import GPUOnly
 from devrun.probes.probe import Probes
 
-PROBES = Probes((DenseBuffers, Compiling, Arithmetic, Shapes, Graphs), IPUProgram)
+PROBES = Probes((GPUOnly, Compiling, Arithmetic, Shapes, Graphs), IPUProgram)
