@@ -77,7 +77,6 @@ WRONG = [
     ("device", {"index": 1}, ".index"),
     ("device", {**HPU, "mode": "lasy"}, ".mode"),
     ("device", {**HPU, "compile": True}, ".compile"),
-    ("device", {**HPU, "env": {"PATH": "x"}}, ".env.PATH"),
     ("device", {**IPU, "replicas": 0}, ".replicas"),
     ("device", {**IPU, "replicsa": 2}, ".replicsa"),
     ("device", {**IPU, "train_split_edges": 2}, ".train_split_edges"),
