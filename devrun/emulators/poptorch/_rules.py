@@ -83,8 +83,6 @@ _SUMS = frozenset(
 )
 """Functions to which a small number is given so that a result is not 0."""
 _CASTS = frozenset({"to", "half", "type", "type_as"})
-_WEIGHT_AT = {"batch_norm": 3, "instance_norm": 3, "layer_norm": 2, "group_norm": 2}
-"""Functions that the device has with a weight only, and where it is given."""
 _RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
 
 UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
@@ -117,9 +115,6 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
         if weight is not None:
             raise Error(f"{name}: the argument weight is not supported on the IPU")
-    place = _WEIGHT_AT.get(name)
-    if place is not None and _argument(args, kwargs, place, "weight") is None:
-        raise Error(f"{name}: affine=False is not supported on the IPU")
     if name == "ctc_loss" and kwargs.get("reduction") == "none":
         raise Error("ctc_loss: reduction 'none' is not supported on the IPU")
     if name == "one_hot" and (_argument(args, kwargs, 1, "num_classes") or -1) < 0:

@@ -32,8 +32,7 @@ class Trunk(nn.Module):
         if h.mean() > 5:  # fault[cuda,hpu]: host; fault[ipu]: branch on a value
             # remedy: if self.training:
             h = h / 2
-        return self.plain(h)  # fault[ipu]: layer_norm
-        # remedy: return h
+        return self.plain(h)
 
 
 @MODELS.register_module()
