@@ -207,6 +207,7 @@ class DefaultOptimizerConstructor:
         `is_dcn_module` says that the parent is a deformable convolution. The point to
         override for rules of one's own.
         """
+        by_length = sorted(self.custom_keys, key=lambda key: (-len(key), key))
         for name, param in module.named_parameters(recurse=False):
             full_name = f"{prefix}.{name}"
             group: dict[str, Any] = {"params": [param]}
@@ -214,7 +215,6 @@ class DefaultOptimizerConstructor:
                 if any(param is other["params"][0] for other in params):
                     self._refuse_duplicate(full_name)
                     continue
-                by_length = sorted(self.custom_keys, key=lambda key: (-len(key), key))
                 key = next((key for key in by_length if key in full_name), None)
                 if key is not None:
                     mults = self.custom_keys[key]

@@ -170,8 +170,8 @@ def bucketed(
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
     padding = _padding(pad, dim)
     if group_by_length:
-        shuffles = isinstance(loader.sampler, RandomSampler)
-        if type(loader) is not DataLoader or not shuffles:
+        plain = type(loader) is DataLoader  # others need not have a sampler
+        if not (plain and isinstance(loader.sampler, RandomSampler)):
             raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
         padded.lengths = _lengths(loader, padding, whole=True)
     grouped: Tensor | None = getattr(padded, "lengths", None)

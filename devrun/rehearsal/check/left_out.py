@@ -80,8 +80,9 @@ class Sources:
             return True
         tree = ast.fix_missing_locations(self.tree(code.co_filename))
         whole = compile(tree, code.co_filename, "exec", dont_inherit=True)
-        by_place = {(one.co_name, one.co_firstlineno): one for one in _codes(whole)}
-        made = by_place.get((code.co_name, code.co_firstlineno))
+        place = code.co_name, code.co_firstlineno
+        same = (c for c in _codes(whole) if (c.co_name, c.co_firstlineno) == place)
+        made = next(same, None)
         if made is None or made.co_freevars != code.co_freevars:
             return False
         owners = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
