@@ -174,11 +174,11 @@ def compare(
     side = sides[at]
     if isinstance(side, Trained):
         side.measure(found[at])
-    result = _laid_over(*found, coarser=found[at])
+    result = _laid_over(found[0], found[1], found[at])
     part = result.parting
     if part is not None and isinstance(side, Trained) and part.may_be_rounding:
         side.measure(found[at], jumps=True)
-        result = _laid_over(*found, coarser=found[at])
+        result = _laid_over(found[0], found[1], found[at])
         part = result.parting
     if part is None or part.kind in NO_CODE:
         return result
@@ -207,7 +207,7 @@ def _astray(
         once, again = (side.operators(key.step, name) for _ in range(2))
         operator = first_parting(once, again, once, [], recording.least(key.kind))
     part = replace(part, alone=recording.label, operator=operator)
-    return _result(*found, parting=part)
+    return _result(found[0], found[1], part)
 
 
 def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison:
