@@ -186,7 +186,7 @@ def compare(
         return result
     where = (part.step, "" if part.kind == "loss" else part.name)
     one, two = first.operators(*where), second.operators(*where)
-    moved = side.operators(*where, found[at].epsilon)
+    moved = (first, second)[at].operators(*where, found[at].epsilon)
     least = found[at].least(part.kind)
     operator = first_parting(one, two, (one, two)[at], moved, least)
     return replace(result, parting=replace(part, operator=operator))
