@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -101,9 +101,6 @@ class Scaling:
     @property
     def nothing_fits(self) -> bool:
         return all(one.fits is False for one in self.strategies)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def scaling(
