@@ -105,11 +105,7 @@ class UpdateRule:
 
     def parts_with_state(self) -> dict[str, Any]:
         """What of it a resumed run needs, by the name under which it is saved."""
-        parts = {
-            "scaler": self.scaler,
-            "spikes": None if self.guard is None else self.guard.spikes,
-            "micro_batch": self.splitter,
-        }
+        parts = {"scaler": self.scaler, "micro_batch": self.splitter}
         return {name: part for name, part in parts.items() if part is not None}
 
 

@@ -38,8 +38,6 @@ class OptimizerHook(Hook):
         loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
         nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn`, `ignore`, or
             `rollback` to the last checkpoint, past the data read since.
-        spike: what to do about a loss far above those before it (not `ignore`), or
-            a dict of `action`, `window`, `threshold` and `least`; None looks for none.
         max_rollbacks: how often a run may go back before it stops.
         micro_batch: samples of a micro-batch at most: batches are divided and their
             gradients added up. `auto` halves them until they fit into memory.
@@ -61,7 +59,6 @@ class OptimizerHook(Hook):
         precision: str | None = None,
         loss_scale: float | str | Mapping[str, Any] = "dynamic",
         nonfinite: str = "stop",
-        spike: str | Mapping[str, Any] | None = None,
         max_rollbacks: int = 3,
         micro_batch: int | str | None = None,
         mean_over: str = "targets",
@@ -76,7 +73,6 @@ class OptimizerHook(Hook):
             precision_open=precision is None,
             loss_scale=loss_scale,
             nonfinite=nonfinite,
-            spike=spike,
             max_rollbacks=max_rollbacks,
             micro_batch=micro_batch,
             mean_over=mean_over,

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from devrun.devices.finite import SpikeDetector
-from devrun.errors import ConfigError, DivergedError
+from devrun.errors import DivergedError
 from devrun.hooks import Hook
 from tests.runners.test_resume import StopAt
 from tests.support.noisy import Augmented, runner, same, weights
@@ -117,73 +116,3 @@ def test_with_accumulation(tmp_path):
     run, losses, _ = trained(tmp_path, True, [21], policy, interval=1)
     # 3 updates an epoch, the 3rd is bad: in each epoch one update is left out
     assert run.iter == len(losses) == 4
-
-
-class Spiky(Augmented):
-    """The 40th batch is a hundred times as large."""
-
-    def __init__(self):
-        super().__init__(200)
-        self.inputs[157] = 1000.0
-
-    def __getitem__(self, index):
-        return self.inputs[index], self.inputs[index, 0] > 0
-
-
-def spiked(work_dir, action):
-    model = nn.Linear(4, 2)
-    model.weight.data[0], model.weight.data[1] = 1.0, -1.0  # wrong where it matters
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
-    run = runner(True, 1, model=model, optimizer=optimizer, work_dir=work_dir)
-    spike = {"action": action, "least": 16}
-    run.register_training_hooks(
-        None, {"spike": spike}, {"interval": 5, "by_epoch": False}
-    )
-    losses = Losses()
-    run.register_hook(losses)
-    run.run([DataLoader(Spiky(), batch_size=4)])
-    return run, losses.values
-
-
-def test_a_spike_stops_or_is_skipped_or_rolled_back(tmp_path, capsys):
-    with pytest.raises(DivergedError, match="usual spread above"):
-        spiked(tmp_path / "stop", "stop")
-    run, losses = spiked(tmp_path / "skip", "skip")
-    assert len(losses) == 50 and "update skipped" in capsys.readouterr().err
-    run, losses = spiked(tmp_path / "back", "rollback")
-    assert run.iter == 50 - 5
-    assert max(losses) < 100
-    run, losses = spiked(tmp_path / "warn", "warn")
-    assert run.iter == 50 and max(losses) > 100
-
-
-def test_the_rule_raises_no_alarm_on_ordinary_losses():
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(100_000, generator=generator)
-    curve = 5 * torch.exp(-torch.arange(100_000) / 2e4) + 0.5
-    losses = (curve * (1 + 0.2 * noise)).clamp_min(1e-3).tolist()
-    detector = SpikeDetector()
-    assert not any(detector.score(loss) for loss in losses)
-    assert detector.score(50.0) > 10
-
-
-def test_the_window_of_the_rule_is_saved():
-    first, second = SpikeDetector(least=4), SpikeDetector(least=4)
-    for loss in (1.0, 1.1, 0.9, 1.0, 1.05):
-        first.score(loss)
-    second.load_state_dict(first.state_dict())
-    assert second.score(9.0) == first.score(9.0) > 10
-
-
-@pytest.mark.parametrize(
-    ("spike", "match"),
-    [
-        ({"action": "ignore"}, "must be one of"),
-        ({"windw": 3}, "does not know.*windw"),
-        ({"window": 0}, "spike.window must be an int"),
-        ({"threshold": "high"}, "threshold must be a finite number"),
-    ],
-)
-def test_wrong_settings_are_refused(spike, match):
-    with pytest.raises(ConfigError, match=match):
-        runner(optimizer_config={"spike": spike})
