@@ -14,7 +14,7 @@ from devrun.errors import ConfigError, ConfigTypeError, nearest
 
 OWNERS = ("auto", "adapter", "hook", "model")
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
-NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
+NONFINITE = ("stop", "skip", "warn", "ignore")
 MEAN_OVER = ("targets", "labels", "samples")
 
 
@@ -88,10 +88,7 @@ class UpdatePolicy:
     loss_scale: float | str | Mapping[str, Any] = "dynamic"
     """fp16 only: a fixed factor, `dynamic`, or arguments of `torch.amp.GradScaler`."""
     nonfinite: str = "stop"
-    """On a NaN or infinite loss: `stop`, `skip` the update, `warn`, `ignore`, or
-    `rollback`: back to the last checkpoint, past the data read since."""
-    max_rollbacks: int = 3
-    """How often a run may go back before it stops."""
+    """On a NaN or infinite loss: `stop`, `skip` the update, `warn` or `ignore`."""
     micro_batch: int | str | None = None
     """Samples of a micro-batch at most, `auto` for what memory has room for; None
     takes batches as they come."""
@@ -112,7 +109,6 @@ class UpdatePolicy:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("nonfinite", self.nonfinite, NONFINITE)
         whole_number("cumulative_iters", self.accumulate)
-        whole_number("max_rollbacks", self.max_rollbacks)
         if self.micro_batch not in (None, "auto"):
             whole_number("micro_batch", self.micro_batch)
         made = {

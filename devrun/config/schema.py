@@ -190,7 +190,6 @@ KEYS: dict[str, str | Section] = {
             "distributed": "flag",
             "precision": "text",
             "nonfinite": "text",
-            "max_rollbacks": "count",
             "micro_batch": "text|count?",
             "mean_over": "text",
             "options": "dict?",

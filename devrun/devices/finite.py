@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from devrun.dist import all_reduce_max, get_dist_info
-from devrun.errors import DivergedError, RollbackError
+from devrun.errors import DivergedError
 from devrun.models.finite import not_finite
 
 MAX_SKIPPED_IN_A_ROW = 50
@@ -108,8 +108,6 @@ class FiniteGuard:
             return
         pending, self._pending = self._pending, None
         bad = pending is not None and not math.isfinite(pending.item())
-        if self.agree and self.action == "rollback":  # all ranks go back, or none
-            bad = all_reduce_max(float(bad)) > 0
         if bad:
             self._report(
                 "a loss or gradient norm since the last check was nan or infinite"
@@ -144,8 +142,6 @@ class FiniteGuard:
         return False
 
     def _report(self, what: str, remedy: str = _REMEDY) -> None:
-        if self.action == "rollback":
-            raise RollbackError(what)
         if self.action not in ("warn", "ignore"):
             raise DivergedError(f"{what}{remedy}")
         self._warned += 1

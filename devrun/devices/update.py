@@ -278,7 +278,7 @@ class EarlierRuns:
         """Updates that they left out."""
 
     def take(self, update: UpdateRule, state: Mapping[str, Any]) -> None:
-        """Give the parts of `update` their state; also at a rollback, amid counting."""
+        """Give the parts of `update` their state."""
         self.state = dict(state)
         self.skipped = state.get("skipped_updates", 0) - update.skipped
         for name, part in update.parts_with_state().items():

@@ -260,7 +260,7 @@ def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
         raise _refused(
             "nonfinite",
             "nonfinite 'skip' is not possible on an IPU, where the update is done when "
-            "the loss comes back: use 'stop', 'warn', 'rollback' or 'ignore'",
+            "the loss comes back: use 'stop', 'warn' or 'ignore'",
         )
     if policy.detect_anomalous_params:
         raise _refused(
