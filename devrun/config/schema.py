@@ -190,8 +190,6 @@ KEYS: dict[str, str | Section] = {
             "distributed": "flag",
             "precision": "text",
             "nonfinite": "text",
-            "spike": "text|dict?",
-            "max_rollbacks": "count",
             "micro_batch": "text|count?",
             "mean_over": "text",
             "options": "dict?",

@@ -62,11 +62,6 @@ WRONG = [
     ),
     ("workflow", [["trane", 1]], ""),
     ("workflow", [["val", 1]], ""),
-    (
-        "optimizer_config",
-        {"nonfinite": "ignore", "spike": {"action": "skip"}},
-        ".spike",
-    ),
     # devices
     ("device", {"type": "cpu", "compile": {"backend": "x"}}, ".compile.backend"),
     ("device", {"type": "cpu", "compile": {"modes": 1}}, ".compile.modes"),
