@@ -159,7 +159,6 @@ KEYS: dict[str, str | Section] = {
     "sampler": "dict?",
     "loss": "dict?",
     "val_loss": "dict?",
-    "peft": "dict?",
     "freeze": "text|list?",
     "gradient_checkpointing": "flag|text|list?",
     "data": Section(
