@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from devrun.config.named_sets import named_sets
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import call, where
@@ -122,8 +121,7 @@ def build_loaders(
 
     Loader options are `defaults`, overlaid by the keys of `data` itself, overlaid by
     its `train_dataloader`, `val_dataloader` or `test_dataloader`; validation and test
-    loaders do not shuffle, drop or resample unless these say so. Several sets for
-    validation or testing, `{name: data set, ...}`, give a dict of loaders.
+    loaders do not shuffle, drop or resample unless these say so.
 
     Raises:
         ConfigError: a mode without a data set, or an unknown key.
@@ -139,19 +137,12 @@ def _build_loader(
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
         raise ConfigError(f"no data set in data.{mode}", place=where(data))
-    sets = named_sets(data[mode]) if mode != "train" else {"": data[mode]}
-    loaders = {}
-    for name, cfg in sets.items():
-        dataset = build_dataset(cfg)
-        try:
-            loaders[name] = build_dataloader(dataset, **options)
-        except DevrunError as error:
-            found = _place(data, mode, error.key)
-            error.locate(
-                found or where(*((data[mode], name) if name else (data, mode)))
-            )
-            raise
-    return loaders.get("", loaders)
+    dataset = build_dataset(data[mode])
+    try:
+        return build_dataloader(dataset, **options)
+    except DevrunError as error:
+        error.locate(_place(data, mode, error.key) or where(data, mode))
+        raise
 
 
 def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:
