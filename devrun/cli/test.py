@@ -38,7 +38,6 @@ from devrun.cli.workdir import (
     places_of,
 )
 from devrun.config import DictAction, check_config
-from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
@@ -48,7 +47,7 @@ from devrun.text import aligned
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
+ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg")
 """Options by which a loader may leave out samples or read them in another order."""
 
 
@@ -121,7 +120,7 @@ def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) ->
     sizes = sorted(set(args.latency)) or latency.SIZES
     if sizes[0] < 1:
         raise ConfigError(f"--latency takes sizes of 1 or more, got {sizes[0]}")
-    batch = next(iter(next(iter(hook.loaders.values()))))
+    batch = next(iter(hook.dataloader))
     with runner.evaluating():
         if args.through:
             points = _sweep_program(args, runner, batch, sizes)
@@ -280,7 +279,7 @@ def _reduce(cfg: Any, split: str) -> str | None:
         data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
         data["train_dataloader"] = {}
         data["val"] = copy.deepcopy(data[split])
-        data["train"] = next(iter(named_sets(copy.deepcopy(data[split])).values()))
+        data["train"] = copy.deepcopy(data[split])
     return split if own else None
 
 

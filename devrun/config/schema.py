@@ -62,7 +62,6 @@ _LOADER: dict[str, str | Section] = {
     "sampler_cfg": "dict?",
     "mode": "text?",
     "buckets": "dict?",
-    "group_by_length": "flag",
     "collate_fn": "any",
     "batch_transform": "dict|list?",
 }

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from devrun.config.named_sets import named_sets
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import call, where
@@ -60,7 +59,6 @@ def build_dataloader(
     sampler_cfg: Mapping[str, Any] | None = None,
     mode: str | None = None,
     buckets: Mapping[str, Any] | None = None,
-    group_by_length: bool = False,
     **options: Any,
 ) -> DataLoader[Any]:
     """A torch DataLoader, in mmcls' words; the device adapter shards and prepares it.
@@ -77,7 +75,6 @@ def build_dataloader(
         mode: MMCV's `sync` or `async`; workers fetch ahead in both.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes.
-        group_by_length: make batches of samples of similar length, within `buckets`.
         options: the DataLoader's own, such as `drop_last`; workers stay from one epoch
             to the next unless `persistent_workers` is False.
 
@@ -106,10 +103,7 @@ def build_dataloader(
         **_reading(options, workers_per_gpu),
     )
     if buckets is not None:
-        grouping = {"group_by_length": group_by_length}
-        made = call(bucketed, {"loader": made, **grouping, **buckets}, buckets)
-    elif group_by_length:
-        raise ConfigError.of("group_by_length", "needs buckets: they say what is long")
+        made = call(bucketed, {"loader": made, **buckets}, buckets)
     if batch_transform is not None:
         made.collate_fn = TransformedBatch(made.collate_fn, batch_transform)
     return made
@@ -122,8 +116,7 @@ def build_loaders(
 
     Loader options are `defaults`, overlaid by the keys of `data` itself, overlaid by
     its `train_dataloader`, `val_dataloader` or `test_dataloader`; validation and test
-    loaders do not shuffle, drop or resample unless these say so. Several sets for
-    validation or testing, `{name: data set, ...}`, give a dict of loaders.
+    loaders do not shuffle, drop or resample unless these say so.
 
     Raises:
         ConfigError: a mode without a data set, or an unknown key.
@@ -139,19 +132,12 @@ def _build_loader(
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
         raise ConfigError(f"no data set in data.{mode}", place=where(data))
-    sets = named_sets(data[mode]) if mode != "train" else {"": data[mode]}
-    loaders = {}
-    for name, cfg in sets.items():
-        dataset = build_dataset(cfg)
-        try:
-            loaders[name] = build_dataloader(dataset, **options)
-        except DevrunError as error:
-            found = _place(data, mode, error.key)
-            error.locate(
-                found or where(*((data[mode], name) if name else (data, mode)))
-            )
-            raise
-    return loaders.get("", loaders)
+    dataset = build_dataset(data[mode])
+    try:
+        return build_dataloader(dataset, **options)
+    except DevrunError as error:
+        error.locate(_place(data, mode, error.key) or where(data, mode))
+        raise
 
 
 def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:
@@ -186,7 +172,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
-        common.update(group_by_length=False, batch_transform=None)
+        common.update(batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())
