@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def report_data(runs: Sequence[RecordedRun], **how: Any) -> dict[str, Any]:
                 "bound": bound_of(shares),
                 "curves": [_curve(curve, run) for curve in run.curves],
                 "latency": run.sweeps,
-                "warnings": [asdict(warned) for warned in run.warnings],
+                "warnings": run.warnings,
                 "problems": run.problems,
             }
         )

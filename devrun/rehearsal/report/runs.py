@@ -14,6 +14,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -63,15 +64,6 @@ class Curve:
         return np.cumsum(np.diff(self.steps, prepend=0) * means)
 
 
-@dataclass(frozen=True)
-class Warned:
-    """A warning or an error of the log, and how often it came."""
-
-    level: str
-    text: str
-    times: int
-
-
 @dataclass
 class RecordedRun:
     """What `read_run` found; parts that are missing are empty."""
@@ -84,7 +76,8 @@ class RecordedRun:
     config: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> value of the resolved config."""
     curves: list[Curve] = field(default_factory=list)
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    """Each once: `level`, `text`, and how many `times` it came."""
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     """What `devrun test --latency --out WORK_DIR/latency.json` found, of each file."""
     problems: list[str] = field(default_factory=list)
@@ -139,6 +132,17 @@ def _fate(path: Path) -> dict[str, Any]:
     return {**ended, "heard": last}
 
 
+@contextmanager
+def _noted(path: Path, problems: list[str]) -> Iterator[None]:
+    """Within, a file that is not what it should be costs only what it held."""
+    try:
+        yield
+    except FileNotFoundError:
+        problems.append(f"{path.name} is not there")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        problems.append(f"{path.name} cannot be read: {one_line(error)}")
+
+
 def _reading(path: Path) -> TextIO:
     """Its text.
 
@@ -178,18 +182,15 @@ def _forget(found: Mapping[tuple[str, str], dict[int, float]], step: int) -> Non
 
 def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     broken = 0
-    try:
-        with _reading(log) as file:
-            for line in file:
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    broken += 1
-                    continue
-                if isinstance(record, dict):
-                    yield record
-    except OSError as error:
-        problems.append(f"{log.name} cannot be read: {error.strerror}")
+    with _noted(log, problems), _reading(log) as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                broken += 1
+                continue
+            if isinstance(record, dict):
+                yield record
     if broken:
         problems.append(f"{log.name}: damaged lines left out: {broken}")
 
@@ -206,20 +207,16 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
+    facts = None
+    with _noted(path, problems):
         facts = read_json(path)
-    except (OSError, ValueError) as error:
-        absent = isinstance(error, FileNotFoundError)
-        reason = "is not there" if absent else "is damaged"
-        problems.append(f"{path.name} {reason}: device, versions and times are unknown")
-        return {}
     return facts if isinstance(facts, dict) else {}
 
 
 def _sweeps(paths: list[Path], problems: list[str]) -> Iterator[dict[str, Any]]:
     """Name and points of each, with what was measured or counted."""
     for path in paths:
-        try:
+        with _noted(path, problems):
             found = read_json(path)["results"]
             points = [
                 {key: float(value) for key, value in point.items() if value is not None}
@@ -228,22 +225,15 @@ def _sweeps(paths: list[Path], problems: list[str]) -> Iterator[dict[str, Any]]:
             how = " (emulated)" if found["emulated"] else ""
             how += f", through {found['through']}" if found["through"] else ""
             yield {"name": f"{found['device']}{how}", "points": points}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            problems.append(f"{path.name} is no sweep of devrun test --latency")
 
 
 def _config(path: Path, problems: list[str]) -> dict[str, Any]:
     """The resolved config as it was written: nothing in it is looked up again."""
-    try:
-        with _reading(path) as stream:
-            tree = read_yaml(stream.read(), str(path), Budget())
-    except (OSError, ValueError) as error:  # a ConfigError is a ValueError
-        absent = isinstance(error, FileNotFoundError)
-        reason = "is not there" if absent else f"cannot be read ({one_line(error)})"
-        problems.append(f"{path.name} {reason}: the config is not compared")
-        return {}
+    tree: dict[str, Any] = {}
+    with _noted(path, problems), _reading(path) as stream:
+        tree = read_yaml(stream.read(), str(path), Budget())
     tree.pop("work_dir", None)  # where it is, not what it does
-    return dict(flat(tree))
+    return dict(flat(tree)) if tree else {}
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -258,13 +248,13 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
+def _warnings(logs: Iterable[Path], problems: list[str]) -> list[dict[str, Any]]:
     """Warnings and errors in the order of their first time; equal ones once."""
     counts: Counter[tuple[str, str]] = Counter()
     for log in logs:
-        try:
-            with _reading(log) as file:
-                counts.update((m[1], m[2]) for m in _WARNING.finditer(file.read()))
-        except OSError as error:
-            problems.append(f"{log.name} cannot be read: {error.strerror}")
-    return [Warned(level, text, times) for (level, text), times in counts.items()]
+        with _noted(log, problems), _reading(log) as file:
+            counts.update((m[1], m[2]) for m in _WARNING.finditer(file.read()))
+    return [
+        {"level": level, "text": text, "times": times}
+        for (level, text), times in counts.items()
+    ]
