@@ -13,6 +13,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.options import IndexedOptions
 from devrun.devices.resolve import register_device, resolve_device
+from devrun.errors import ConfigError
 from devrun.hooks import EnergyHook, Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from devrun.testing.harness import AdapterTests, loader, net, sgd
@@ -118,6 +119,20 @@ class RunTests(AdapterTests):
         assert (runner.epoch, runner.iter) == (reference.epoch, reference.iter)
         assert runner.current_lr() == reference.current_lr()
         self.assert_same_weights(runner.model.state_dict(), reference.model)
+
+    def test_what_performance_sets_trains_or_is_refused(self) -> None:
+        given = {"type": self.device} if isinstance(self.device, str) else self.device
+        try:
+            runner, record = run({**given, "performance": "fast"}, epochs=1)
+        except ConfigError as refusal:
+            assert "performance" in str(refusal)
+            return
+        reference, expected = run("cpu", epochs=1)
+        for one in (runner, reference):
+            one.run([loader(24, 4)], [("train", 1)])
+            one.close()
+        # bf16, which it may choose, has 8 bits
+        assert record.losses == pytest.approx(expected.losses, rel=0.02)
 
     def test_a_checkpoint_is_resumed_here_to_the_bit_and_on_the_cpu(
         self, tmp_path: Path

@@ -37,11 +37,12 @@ class UpdateTests(AdapterTests):
     ) -> None:
         data = batches(10)
         losses, model = by_hand(data)
-        session, found = Session(adapter), []
+        session, found, random = Session(adapter), [], torch.get_rng_state()
         for batch in data:
             found += session.train([batch])
             adapter.synchronize()
             adapter.empty_cache()  # neither of which changes anything
+        assert torch.equal(torch.get_rng_state(), random)
         assert found == pytest.approx(losses, rel=self.rtol)
         self.assert_same_weights(session.host_weights(), model)
 
