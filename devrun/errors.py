@@ -8,7 +8,6 @@
       CheckpointError(RuntimeError)             3
       DataError(RuntimeError)                   4
       DivergedError(ArithmeticError)            5   loss or gradient not finite
-        RollbackError                           5   the same, and the run may go back
       DeviceMemoryError(RuntimeError)           6
       HangError(RuntimeError)                   7
       StorageError(OSError)                     8   disk full, not writable
@@ -139,10 +138,6 @@ class DataError(DevrunError, RuntimeError):
 
 class DivergedError(DevrunError, ArithmeticError):
     exit_code = 5
-
-
-class RollbackError(DivergedError):
-    pass
 
 
 class DeviceMemoryError(DevrunError, RuntimeError):

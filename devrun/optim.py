@@ -11,11 +11,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from devrun.config.numbers import check_finite, is_finite
-from devrun.config.origin import describe
+from devrun.config.numbers import check_finite
 from devrun.construct import where, where_key
 from devrun.errors import ConfigError, ConfigTypeError, UnknownNameError, nearest
-from devrun.models.blocks import depths_of
 from devrun.registry import OPTIMIZER_BUILDERS as OPTIMIZER_BUILDERS
 from devrun.registry import OPTIMIZERS as OPTIMIZERS
 
@@ -27,7 +25,6 @@ OPTIONS = (
     "dwconv_decay_mult",
     "dcn_offset_lr_mult",
     "bypass_duplicate",
-    "layer_decay",
 )
 CUSTOM_OPTIONS = ("lr_mult", "decay_mult")
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: batch and instance norm
@@ -126,9 +123,6 @@ class DefaultOptimizerConstructor:
             - `norm_decay_mult`: weights and biases of norm layers.
             - `dwconv_decay_mult`: depth-wise convolutions.
             - `dcn_offset_lr_mult`: offset layers of deformable convolutions.
-            - `layer_decay`: from 0 to 1; the rate of the blocks' nth layer from the
-              output is multiplied by its nth power, after all other rules
-              (`devrun.models.blocks.depths_of`).
             - `bypass_duplicate`: take a shared parameter once, instead of refusing it.
 
     Raises:
@@ -151,8 +145,6 @@ class DefaultOptimizerConstructor:
         _require_dict(self.custom_keys, "custom_keys")
         for key, mults in self.custom_keys.items():
             _require_dict(mults, f"custom_keys[{key!r}]")
-        self.layer_decay = self.paramwise_cfg.get("layer_decay")
-        self._check_layer_decay()
         self.base_lr = optimizer_cfg.get("lr")
         self.base_wd = optimizer_cfg.get("weight_decay")
         if type(self) is DefaultOptimizerConstructor:  # subclasses add their own
@@ -175,7 +167,6 @@ class DefaultOptimizerConstructor:
         for base, value in (("lr", self.base_lr), ("weight_decay", self.base_wd)):
             ending = "lr_mult" if base == "lr" else "decay_mult"
             used = sorted(name for name in given if name.endswith(ending))
-            used += ["layer_decay"] * (base == "lr" and self.layer_decay is not None)
             if value is None and used:
                 raise ConfigError(
                     f"{', '.join(used)} multiplies {base}, "
@@ -190,8 +181,6 @@ class DefaultOptimizerConstructor:
             params = []
             self.add_params(params, model)
             self._report_unused_keys(model)
-            if self.layer_decay is not None:
-                self._decay_by_depth(params, model, self.layer_decay)
         built: Optimizer = OPTIMIZERS.build(self.optimizer_cfg, {"params": params})
         return built
 
@@ -254,33 +243,6 @@ class DefaultOptimizerConstructor:
         base = self.base_lr if what == "lr" else self.base_wd
         if base is not None:  # else the optimizer's own default stays
             group[what] = base * mult
-
-    def _check_layer_decay(self) -> None:
-        value = self.layer_decay
-        if value is not None and not (is_finite(value) and 0 < value <= 1):
-            raise ConfigError.of(
-                "layer_decay",
-                f"must be a number above 0 and at most 1, got {describe(value)}",
-                where(self.paramwise_cfg, "layer_decay"),
-            )
-
-    def _decay_by_depth(
-        self, params: list[dict[str, Any]], model: nn.Module, decay: float
-    ) -> None:
-        depths = depths_of(model)
-        if depths is None:
-            raise ConfigError.of(
-                "layer_decay",
-                f"finds no numbered blocks, such as blocks.0 and blocks.1, in "
-                f"{type(model).__name__}: give custom_keys with an lr_mult each",
-                where(self.paramwise_cfg, "layer_decay"),
-            )
-        base: Any = self.base_lr  # which is given, or this would have been refused
-        named = {id(p): name for name, p in model.named_parameters()}
-        last = max(depths.values())
-        for group in params:
-            depth = depths[named[id(group["params"][0])]]
-            group["lr"] = group.get("lr", base) * decay ** (last - depth)
 
     def _refuse_duplicate(self, full_name: str) -> None:
         if not self.paramwise_cfg.get("bypass_duplicate", False):

@@ -1,8 +1,8 @@
 """`RunState`: where a run is. `Run`: what hooks and device adapters may use of one.
 
 A hook is handed the runner; it is typed against `Run`, so that nothing it reads
-depends on how a runner is built. The loops alone write the `RunState`: a resume and a
-rollback `seek`.
+depends on how a runner is built. The loops alone write the `RunState`: a resume
+`seek`s.
 """
 
 from __future__ import annotations
@@ -84,11 +84,6 @@ class RunState:
         return f"{name} is reached ({getattr(self, name)})"
 
     @property
-    def update_in_progress(self) -> bool:
-        """Whether a training step was begun that is not counted yet."""
-        return self.mode == "train" and self.updates == self.iter
-
-    @property
     def last_stages(self) -> tuple[str, str]:
         """The stages at the end of a phase."""
         kind = "epoch" if self.by_epoch else "iter"
@@ -121,10 +116,6 @@ class RunState:
                 self.updates, self.iter
             ),  # a loop of a user's counts no updates
         }
-
-    def reopen(self) -> None:
-        """The hooks at the end of a phase have failed: the phase goes on."""
-        self.phase_over = False
 
     def seek(self, epoch: int, iter: int, done: int) -> None:
         """Go to a saved `position`."""

@@ -14,9 +14,8 @@ from devrun.errors import ConfigError, ConfigTypeError, nearest
 
 OWNERS = ("auto", "adapter", "hook", "model")
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8")
-NONFINITE = ("stop", "skip", "warn", "ignore", "rollback")
+NONFINITE = ("stop", "skip", "warn", "ignore")
 MEAN_OVER = ("targets", "labels", "samples")
-SPIKE_KEYS = ("action", "window", "threshold", "least")
 
 
 class Capability(enum.Enum):
@@ -89,13 +88,7 @@ class UpdatePolicy:
     loss_scale: float | str | Mapping[str, Any] = "dynamic"
     """fp16 only: a fixed factor, `dynamic`, or arguments of `torch.amp.GradScaler`."""
     nonfinite: str = "stop"
-    """On a NaN or infinite loss: `stop`, `skip` the update, `warn`, `ignore`, or
-    `rollback`: back to the last checkpoint, past the data read since."""
-    spike: Any = None
-    """On a loss far above those before it: `action`, one of the same but `ignore`, and
-    maybe `window`, `threshold` and `least`."""
-    max_rollbacks: int = 3
-    """How often a run may go back before it stops."""
+    """On a NaN or infinite loss: `stop`, `skip` the update, `warn` or `ignore`."""
     micro_batch: int | str | None = None
     """Samples of a micro-batch at most, `auto` for what memory has room for; None
     takes batches as they come."""
@@ -116,13 +109,11 @@ class UpdatePolicy:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("nonfinite", self.nonfinite, NONFINITE)
         whole_number("cumulative_iters", self.accumulate)
-        whole_number("max_rollbacks", self.max_rollbacks)
         if self.micro_batch not in (None, "auto"):
             whole_number("micro_batch", self.micro_batch)
         made = {
             "grad_clip": _checked_clip(self.grad_clip),
             "loss_scale": _checked_scale(self.loss_scale),
-            "spike": _checked_spike(self.spike, self.nonfinite),
             "options": dict(self.options or {}),
         }
         for name, value in made.items():
@@ -177,35 +168,6 @@ def _checked_clip(grad_clip: Any) -> dict[str, Any] | None:
                 key="grad_clip",
             )
     return dict(grad_clip)
-
-
-def _checked_spike(spike: Any, nonfinite: str) -> dict[str, Any] | None:
-    if spike is None:
-        return None
-    settings = {"action": spike} if isinstance(spike, str) else dict(spike)
-    if unknown := settings.keys() - set(SPIKE_KEYS):
-        raise ConfigError.of(
-            "spike",
-            f"does not know {sorted(unknown)}; accepted: {', '.join(SPIKE_KEYS)}",
-        )
-    if nonfinite == "ignore":
-        raise ConfigError.of(
-            "spike",
-            "cannot be combined with nonfinite 'ignore', which looks at no loss",
-        )
-    actions = tuple(action for action in NONFINITE if action != "ignore")
-    action = settings.setdefault("action", "stop")
-    _one_of("the action of spike", action, actions, key="spike")
-    for name in ("window", "least"):
-        if name in settings:
-            whole_number(f"spike.{name}", settings[name], key="spike")
-    threshold = settings.get("threshold", 1)
-    if not is_finite(threshold):
-        raise ConfigTypeError(
-            f"spike.threshold must be a finite number, got {describe(threshold)}",
-            key="spike",
-        )
-    return settings
 
 
 def _checked_scale(scale: Any) -> float | str | dict[str, Any]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from devrun.checkpoint.keymap import counted, find_key_map, is_dense
+from devrun.checkpoint.keymap import counted, find_key_map
 from devrun.errors import CheckpointError
 from devrun.text import joined, listed
 
 _LOGGER = logging.getLogger("devrun.checkpoint")
-_PATCHES = re.compile(r".*\b(?:pos_embed|pos_embedding|position_embeddings)")
 _SHOWN = 10
 _LEAST = 10
 """A file of which not one in so many tensors fits is of another model."""
@@ -34,8 +29,7 @@ def load_state_dict(
 ) -> None:
     """Load what fits of `state_dict` and log, in one record, what does not.
 
-    Keys of another layout, or under another prefix, are translated (`keymap`), and
-    position embeddings for another number of patches interpolated.
+    Keys of another layout, or under another prefix, are translated (`keymap`).
 
     Raises:
         CheckpointError: next to nothing fits, or `strict` and not everything does.
@@ -44,7 +38,6 @@ def load_state_dict(
     key_map, given = find_key_map(own, state_dict), state_dict
     if key_map is not None:
         given = key_map.apply(state_dict)
-    given, resized = _with_resized_positions(own, given)
     missing, unexpected, refused = _load(module, own, given)
     lost = refused.keys() | set(missing)
     matched = len([key for key in counted(own) if key in given.keys() - lost])
@@ -65,12 +58,11 @@ def load_state_dict(
         )
     if strict and problems:
         raise CheckpointError(f"{source} does not fit {model}: {'; '.join(problems)}")
-    lines = _told(("resized", resized)) + problems
     head = f"loaded all {len(own)} tensors of {source} into {model}"
-    if lines:
+    if problems:
         head = f"{source} into {model}: {matched} tensors matched"
     level = logging.WARNING if problems else logging.INFO
-    (logger or _LOGGER).log(level, "%s", "\n  ".join([head, *lines]))
+    (logger or _LOGGER).log(level, "%s", "\n  ".join([head, *problems]))
 
 
 def _told(*found: tuple[str, list[str]]) -> list[str]:
@@ -138,46 +130,3 @@ def like(state_dict: Any, items: Mapping[str, Any]) -> Any:
     if hasattr(state_dict, "_metadata"):
         made._metadata = state_dict._metadata
     return made
-
-
-def _with_resized_positions(
-    own: Mapping[str, Tensor], state_dict: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], list[str]]:
-    """The file with position embeddings of the model's sizes, and which they were.
-
-    Those of a Vision Transformer, (1, extra tokens + patches, channels) for a square
-    image, are interpolated: bicubic, without antialiasing or aligned corners, in
-    float32, as `resize_pos_embed` of MMClassification (mmcls/models/utils/embed.py);
-    the extra tokens (a class token, one of distillation) stay as they are. Everything
-    else of another shape stays as it was.
-    """
-    changed: dict[str, Tensor] = {}
-    notes = []
-    for key, ours in own.items():
-        theirs = state_dict.get(key)
-        if not is_dense(theirs) or theirs.shape == ours.shape:
-            continue
-        if _PATCHES.fullmatch(key) and (new := _resized(theirs, ours)) is not None:
-            changed[key] = new
-            shapes = f"file {list(theirs.shape)}, model {list(ours.shape)}"
-            notes.append(f"{key} ({shapes}, bicubic)")
-    if not changed:
-        return state_dict, notes
-    return like(state_dict, {**state_dict, **changed}), notes
-
-
-def _resized(theirs: Tensor, ours: Tensor) -> Tensor | None:
-    if theirs.dim() != 3 or not theirs.is_floating_point():
-        return None
-    if theirs.shape[::2] != ours.shape[::2] or theirs.shape[0] != 1:
-        return None
-    for extra in (1, 0, 2):
-        old, new = (math.isqrt(max(0, t.shape[1] - extra)) for t in (theirs, ours))
-        sizes = [old**2 + extra, new**2 + extra]
-        if old and new and sizes == [theirs.shape[1], ours.shape[1]]:
-            kept, patches = theirs[:, :extra], theirs[:, extra:].float()
-            grid = patches.reshape(1, old, old, -1).permute(0, 3, 1, 2)
-            grid = F.interpolate(grid, (new, new), mode="bicubic", align_corners=False)
-            scaled = grid.flatten(2).transpose(1, 2).to(theirs.dtype)
-            return torch.cat((kept, scaled), dim=1)
-    return None

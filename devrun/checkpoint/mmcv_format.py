@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,6 @@ def export_weights(
     *,
     form: str = "mmcv",
     averaged: bool = False,
-    merge: Callable[[Any, Any], Any] | None = None,
 ) -> None:
     """Write the devrun checkpoint `source` as a file for other programs.
 
@@ -184,8 +183,6 @@ def export_weights(
             format. Random streams, the place inside an epoch and the state of hooks
             have no place in any of them.
         averaged: take the weights that an EMAHook evaluated with, without optimizer.
-        merge: makes of the config and the weights of a run with adapters what to
-            write; the optimizer's state, which is of the adapters, is left out.
 
     Raises:
         CheckpointError: damaged, or without weights or averaged ones.
@@ -195,11 +192,6 @@ def export_weights(
     weights: Any = found["model"]
     if averaged:
         weights = {**weights, **needed_average(found, source)}
-    trainer = found.get("trainer", {})
-    cfg, meta = trainer.get("config") or {}, trainer.get("meta") or {}
-    merged = merge is not None and cfg.get("peft")
-    if merge is not None and merged:
-        weights = merge(cfg, weights)
     if form == "safetensors":
         write_safetensors(weights, target)
         return
@@ -207,6 +199,7 @@ def export_weights(
         save_pickled(weights, target)
         return
     optimizer: Any = None
-    if "optimizer" in found and not (averaged or merged):
+    if "optimizer" in found and not averaged:
         optimizer = positional_optimizer_state(found["optimizer"])
+    meta = found.get("trainer", {}).get("meta") or {}
     write_mmcv_checkpoint(target, weights, optimizer, meta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         return _export_step(args, source, target)
     if args.format in PROGRAMS:
         return _export_program(args, source, target)
-    with trusted(args):
-        export_weights(
-            source,
-            target,
-            form=args.format,
-            averaged=args.weights == "evaluated",
-            merge=_merger(args, source),
-        )
+    averaged = args.weights == "evaluated"
+    export_weights(source, target, form=args.format, averaged=averaged)
     say(f"written: {escape(target, LINE)}")
     return 0
 
@@ -173,11 +167,8 @@ def _export_program(args: argparse.Namespace, source: Path, target: Path) -> int
     from devrun.config.origin import redacted
     from devrun.export.inference import inference_of
     from devrun.export.programs import manifest_of, write_program
-    from devrun.models.peft import merge_adapters
 
     with trusted(args), _evaluated(args, source) as (runner, batch, cfg, kind):
-        if cfg.get("peft"):
-            merge_adapters(runner.model)
         model, inputs = inference_of(runner.session.step_module, batch)
         facts = {
             "format": args.format,
@@ -237,30 +228,3 @@ def _stored(args: argparse.Namespace, source: Path) -> tuple[Any, Any]:
     cfg.merge_from_dict({"parallel": None})
     import_modules(args, cfg)
     return cfg, found
-
-
-def _merger(args: argparse.Namespace, source: Path) -> Callable[[Any, Any], Any]:
-    """What merges the adapters of a run into its weights: it needs the model."""
-
-    def merge(cfg: Any, weights: Any) -> Any:
-        import_modules(args, Config(cfg))
-        from devrun.checkpoint.fitting import load_state_dict
-        from devrun.models.build import build_model
-        from devrun.models.peft import adapt, merge_adapters
-
-        for key in ("model", "peft"):
-            if not isinstance(cfg.get(key), dict):
-                raise CheckpointError(
-                    f"the config in {str(source)!r} has no section {key!r}, which the "
-                    "merging of its adapters needs"
-                )
-        try:
-            model = build_model(cfg["model"])
-            adapt(model, cfg["peft"])
-        except ConfigError as error:
-            raise ConfigError(f"the config in {str(source)!r}: {error}") from error
-        load_state_dict(model, weights, strict=True, source=str(source))
-        merge_adapters(model)
-        return model.state_dict()
-
-    return merge

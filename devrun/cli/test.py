@@ -48,7 +48,7 @@ from devrun.text import aligned
 
 SPLITS = ("test", "val")
 WEIGHTS = ("evaluated", "trained")
-ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg", "group_by_length")
+ORDER = ("shuffle", "drop_last", "sampler", "sampler_cfg")
 """Options by which a loader may leave out samples or read them in another order."""
 
 

@@ -62,7 +62,6 @@ _LOADER: dict[str, str | Section] = {
     "sampler_cfg": "dict?",
     "mode": "text?",
     "buckets": "dict?",
-    "group_by_length": "flag",
     "collate_fn": "any",
     "batch_transform": "dict|list?",
 }
@@ -159,7 +158,6 @@ KEYS: dict[str, str | Section] = {
     "sampler": "dict?",
     "loss": "dict?",
     "val_loss": "dict?",
-    "peft": "dict?",
     "freeze": "text|list?",
     "gradient_checkpointing": "flag|text|list?",
     "data": Section(
@@ -190,8 +188,6 @@ KEYS: dict[str, str | Section] = {
             "distributed": "flag",
             "precision": "text",
             "nonfinite": "text",
-            "spike": "text|dict?",
-            "max_rollbacks": "count",
             "micro_batch": "text|count?",
             "mean_over": "text",
             "options": "dict?",

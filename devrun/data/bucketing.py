@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
-    RandomSampler,
     default_collate,
 )
 
@@ -139,7 +138,6 @@ def bucketed(
     sizes: str | Sequence[int] = "quantiles",
     num: int = 8,
     multiple_of: int = 1,
-    group_by_length: bool = False,
 ) -> DataLoader[Any]:
     """A copy of `loader` whose batches are padded to a small set of sizes.
 
@@ -155,12 +153,9 @@ def bucketed(
         sizes: `quantiles`, at most `num` that get equally many batches; a list; or
             `longest`: no buckets, each batch is padded to its longest sample.
         multiple_of: chosen sizes are rounded up to one.
-        group_by_length: make batches of samples of similar length, in a loader that
-            shuffles.
 
     Raises:
-        ConfigError: a value out of range, a key that the samples do not have, or
-            no order of devrun's own to group.
+        ConfigError: a value out of range, or a key that the samples do not have.
         DataError: samples that are too long.
     """
     if not isinstance(loader, DataLoader):
@@ -169,20 +164,13 @@ def bucketed(
     padded: Any = copy.copy(loader)
     vars(padded)["_iterator"] = None  # persistent workers have the old collate function
     padding = _padding(pad, dim)
-    if group_by_length:
-        plain = type(loader) is DataLoader  # others need not have a sampler
-        if not (plain and isinstance(loader.sampler, RandomSampler)):
-            raise ConfigError.of("group_by_length", "needs shuffle: true, no sampler")
-        padded.lengths = _lengths(loader, padding, whole=True)
-    grouped: Tensor | None = getattr(padded, "lengths", None)
-    lengths = _lengths(loader, padding) if grouped is None else grouped
+    lengths = _lengths(loader, padding)
     chosen: Sequence[int] = ()
     if not isinstance(sizes, str):
         chosen = sorted(set(sizes))
     elif sizes == "quantiles":
         size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        batch = 1 if grouped is not None else size or 1
-        chosen = _quantiles(lengths, num, multiple_of, batch)
+        chosen = _quantiles(lengths, num, multiple_of, size or 1)
     buckets = Buckets(tuple(chosen), multiple_of)
     if len(lengths):
         buckets.fit(int(lengths.max()))  # what is too long is told now
@@ -259,18 +247,16 @@ def _check(sizes: Any, num: Any, multiple_of: Any) -> None:
         )
 
 
-def _lengths(
-    loader: DataLoader[Any], padding: Padding, *, whole: bool = False
-) -> Tensor:
+def _lengths(loader: DataLoader[Any], padding: Padding) -> Tensor:
     """Lengths of the samples, int64: all that the data set knows, else of those that
-    are read, all of them for the `whole`; none of an iterable one."""
+    are read; none of an iterable one."""
     dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset):
         return torch.zeros(0, dtype=torch.int64)
     known = column(dataset, "lengths")
     if known is not None and len(known) == len(dataset):
         return known.to(torch.int64)
-    count = len(dataset) if whole else min(_OBSERVED, len(dataset))
+    count = min(_OBSERVED, len(dataset))
     seeded = SeededDataset(dataset, seed=0)
     found: list[int] = []
     for at in range(count):
@@ -279,8 +265,7 @@ def _lengths(
             # its batches may have more keys than a sample
             here = {k: v for k, v in padding.values.items() if _has(sample, k)}
             padding = replace(padding, values=here)
-        length = padding.length(sample)
-        if length or whole:
+        if length := padding.length(sample):
             found.append(length)
     return torch.tensor(found, dtype=torch.int64)
 

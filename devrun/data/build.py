@@ -60,7 +60,6 @@ def build_dataloader(
     sampler_cfg: Mapping[str, Any] | None = None,
     mode: str | None = None,
     buckets: Mapping[str, Any] | None = None,
-    group_by_length: bool = False,
     **options: Any,
 ) -> DataLoader[Any]:
     """A torch DataLoader, in mmcls' words; the device adapter shards and prepares it.
@@ -77,7 +76,6 @@ def build_dataloader(
         mode: MMCV's `sync` or `async`; workers fetch ahead in both.
         buckets: arguments of `devrun.data.bucketed`, which pads samples of different
             lengths to a few sizes.
-        group_by_length: make batches of samples of similar length, within `buckets`.
         options: the DataLoader's own, such as `drop_last`; workers stay from one epoch
             to the next unless `persistent_workers` is False.
 
@@ -106,10 +104,7 @@ def build_dataloader(
         **_reading(options, workers_per_gpu),
     )
     if buckets is not None:
-        grouping = {"group_by_length": group_by_length}
-        made = call(bucketed, {"loader": made, **grouping, **buckets}, buckets)
-    elif group_by_length:
-        raise ConfigError.of("group_by_length", "needs buckets: they say what is long")
+        made = call(bucketed, {"loader": made, **buckets}, buckets)
     if batch_transform is not None:
         made.collate_fn = TransformedBatch(made.collate_fn, batch_transform)
     return made
@@ -186,7 +181,7 @@ def loader_options(data: Mapping[str, Any], mode: str) -> dict[str, Any]:
                 )
     if mode != "train":
         common.update(shuffle=False, sampler=None, sampler_cfg=None, drop_last=False)
-        common.update(group_by_length=False, batch_transform=None)
+        common.update(batch_transform=None)
     options: dict[str, Any] = {}
     for keys in (common, own):
         options.update((_ALIASES.get(key, key), value) for key, value in keys.items())

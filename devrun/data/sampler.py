@@ -12,7 +12,6 @@ from torch.utils.data import Sampler
 from devrun.data import rng
 
 _ORDER, _CUSTOM = 1, 2  # salts: the order shares no stream with the samples
-_SPAN = 50  # batches in which samples are sorted by length
 
 
 class SampleKey(NamedTuple):
@@ -35,8 +34,7 @@ class EpochBatchSampler(Sampler[Any]):
     update whatever the number of processes. With `pad` (training) the last, short
     global batch is filled up from the start of the order until it divides evenly;
     without it (evaluation) rank r takes entries r, r + world_size, ... and no sample
-    comes twice. With the samples' `lengths` (and `shuffle`) a global batch has samples
-    of similar length, as little padding as can be.
+    comes twice.
     """
 
     def __init__(
@@ -50,12 +48,11 @@ class EpochBatchSampler(Sampler[Any]):
         rank: int = 0,
         world_size: int = 1,
         pad: bool = True,
-        lengths: torch.Tensor | None = None,
     ) -> None:
         self.num_samples, self.batch_size = num_samples, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size = rank, world_size
-        self.pad, self.lengths = pad, lengths
+        self.pad = pad
         self.epoch = 0
         self._start = 0
 
@@ -88,24 +85,7 @@ class EpochBatchSampler(Sampler[Any]):
             return torch.arange(self.num_samples)
         generator = torch.Generator()
         generator.manual_seed(rng.mix(self.seed, epoch, 0, _ORDER))
-        order = torch.randperm(self.num_samples, generator=generator)
-        return order if self.lengths is None else self._grouped(order, generator)
-
-    def _grouped(self, order: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """`order` sorted by length within spans of batches, then batches shuffled.
-
-        The spans leave it to chance who meets whom. What is too little for a batch
-        stays where it was, at the end, so that `drop_last` favours no length.
-        """
-        size = self.global_batch_size
-        full = len(order) // size
-        order, rest = order[: full * size], order[full * size :]
-        lengths = self.lengths[order]  # type: ignore[index]
-        spans = torch.arange(len(order)) // (size * _SPAN)
-        by_length = spans * (self.lengths.max() + 1) + lengths  # type: ignore[union-attr]
-        batches = order[by_length.argsort(stable=True)].view(full, size)
-        shuffled = batches[torch.randperm(full, generator=generator)]
-        return torch.cat([shuffled.flatten(), rest])
+        return torch.randperm(self.num_samples, generator=generator)
 
     def _batches(self, epoch: int, start: int) -> Iterator[list[Any]]:
         self._start = 0  # here: torch asks for an iterator twice and reads one

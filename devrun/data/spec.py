@@ -13,7 +13,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -63,9 +62,6 @@ class LoaderSpec:
     workers: dict[str, Any]
     seed: int
     """Of the order, and of what a sample draws."""
-    lengths: Tensor | None = None
-    """Of all samples, int64 of shape (samples,): similar ones meet in a batch; an
-    attribute of the loader."""
     rank: int = 0
     world_size: int = 1
     training: bool = True
@@ -105,7 +101,6 @@ class LoaderSpec:
             loader.collate_fn,
             options,
             seed,
-            getattr(loader, "lengths", None),
             rank,
             world_size,
             training,
@@ -159,7 +154,6 @@ class LoaderSpec:
             rank=self.rank,
             world_size=self.world_size,
             pad=self.training,
-            lengths=self.lengths,
         )
         if self.training and len(sampler) == 0:
             raise ConfigError(

@@ -330,7 +330,7 @@ class EagerAdapter(DeviceAdapter):
         """
         shared, kind = self.host_shared, self.device.type
         strategy = self.update.strategy
-        guard = FiniteGuard(policy.nonfinite, host_shared=shared, spike=policy.spike)
+        guard = FiniteGuard(policy.nonfinite, host_shared=shared)
         update = UpdateRule(
             host_shared=shared,
             world=get_dist_info()[1],

@@ -105,11 +105,7 @@ class UpdateRule:
 
     def parts_with_state(self) -> dict[str, Any]:
         """What of it a resumed run needs, by the name under which it is saved."""
-        parts = {
-            "scaler": self.scaler,
-            "spikes": None if self.guard is None else self.guard.spikes,
-            "micro_batch": self.splitter,
-        }
+        parts = {"scaler": self.scaler, "micro_batch": self.splitter}
         return {name: part for name, part in parts.items() if part is not None}
 
 
@@ -282,7 +278,7 @@ class EarlierRuns:
         """Updates that they left out."""
 
     def take(self, update: UpdateRule, state: Mapping[str, Any]) -> None:
-        """Give the parts of `update` their state; also at a rollback, amid counting."""
+        """Give the parts of `update` their state."""
         self.state = dict(state)
         self.skipped = state.get("skipped_updates", 0) - update.skipped
         for name, part in update.parts_with_state().items():

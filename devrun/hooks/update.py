@@ -36,11 +36,7 @@ class OptimizerHook(Hook):
         precision: `fp32`, `bf16` or `fp16` (autocast); `fp8` where a device has it.
             None is fp32, unless the device's `performance` chooses another.
         loss_scale: fp16 only; a factor, `dynamic`, or `GradScaler` arguments.
-        nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn`, `ignore`, or
-            `rollback` to the last checkpoint, past the data read since.
-        spike: what to do about a loss far above those before it (not `ignore`), or
-            a dict of `action`, `window`, `threshold` and `least`; None looks for none.
-        max_rollbacks: how often a run may go back before it stops.
+        nonfinite: on a NaN or infinite loss `stop`, `skip`, `warn` or `ignore`.
         micro_batch: samples of a micro-batch at most: batches are divided and their
             gradients added up. `auto` halves them until they fit into memory.
         mean_over: what the loss of an update is the mean over, where it is taken from
@@ -61,8 +57,6 @@ class OptimizerHook(Hook):
         precision: str | None = None,
         loss_scale: float | str | Mapping[str, Any] = "dynamic",
         nonfinite: str = "stop",
-        spike: str | Mapping[str, Any] | None = None,
-        max_rollbacks: int = 3,
         micro_batch: int | str | None = None,
         mean_over: str = "targets",
         options: Mapping[str, Any] | None = None,
@@ -76,8 +70,6 @@ class OptimizerHook(Hook):
             precision_open=precision is None,
             loss_scale=loss_scale,
             nonfinite=nonfinite,
-            spike=spike,
-            max_rollbacks=max_rollbacks,
             micro_batch=micro_batch,
             mean_over=mean_over,
             detect_anomalous_params=detect_anomalous_params,

@@ -28,33 +28,6 @@ def blocks_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found if len(found) > 1 else []
 
 
-def depths_of(model: nn.Module) -> dict[str, int] | None:
-    """Depth of each parameter, by name: 0 to blocks + 1; None without blocks.
-
-    0 is what is registered before the first block (embeddings), n the nth block, with
-    what stands between it and the one before, and the last what follows the blocks.
-    As in BEiT (Bao et al. 2021, arXiv:2106.08254) and timm.
-    """
-    blocks = blocks_of(model)
-    if not blocks:
-        return None
-    owner = {
-        id(parameter): number
-        for number, (_, block) in enumerate(blocks, 1)
-        for parameter in block.parameters()
-    }
-    names = list(model.named_parameters())
-    depths, following = {}, len(blocks) + 1
-    for name, parameter in reversed(names):
-        following = owner.get(id(parameter), following)
-        depths[name] = following
-    for name, parameter in names:
-        if id(parameter) in owner:
-            break
-        depths[name] = 0
-    return {name: depths[name] for name, _ in names}
-
-
 def _largest(roots: Iterable[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """Numbered modules below `roots` of the class that has the most parameters."""
     kinds: dict[type, list[tuple[str, nn.Module]]] = {}

@@ -24,7 +24,7 @@ from devrun.runners.workflow import Workflow
 ALLOW = "go back to what it was, or give --allow-changes (allow_changes=True)"
 
 _FATAL = re.compile(
-    r"(model|loss|peft|freeze)\b|optimizer\.(type|constructor|paramwise_cfg)\b"
+    r"(model|loss|freeze)\b|optimizer\.(type|constructor|paramwise_cfg)\b"
     r"|data\.train\b"
     r"|data(\.train_dataloader)?"
     r"\.(shuffle|drop_last|sampler|sampler_cfg|seed|batch_transform)\b"

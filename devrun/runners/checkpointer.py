@@ -96,7 +96,6 @@ class Checkpointer:
         the same run belong to what is not gone on with."""
         self.resumed_from: Path | None = None
         """The checkpoint that this run goes on from."""
-        self.rollbacks = 0
         self._resumed: SavedRun | None = None
         self._positioned = True
         self._allows_changes = False
@@ -204,7 +203,9 @@ class Checkpointer:
         self,
         checkpoint: str | os.PathLike[str],
         resume_optimizer: bool = True,
-        **allowed: bool,
+        *,
+        allow_changes: bool,
+        allow_pickle: bool = False,
     ) -> None:
         """Go on with the run that wrote `checkpoint`. See `BaseRunner.resume`."""
         run = self._run
@@ -214,18 +215,7 @@ class Checkpointer:
                 f"iteration {run.iter + 1}), which cannot change its place: call it "
                 "before run(), or in before_run of a hook"
             )
-        self._take_up(checkpoint, resume_optimizer, **allowed)
-
-    def _take_up(
-        self,
-        checkpoint: str | os.PathLike[str],
-        resume_optimizer: bool = True,
-        *,
-        allow_changes: bool,
-        allow_pickle: bool = False,
-    ) -> None:
         self.finish()
-        run = self._run
         named = str(checkpoint) != "auto"
         like = divided_alike(run.model)
         source: Any = None
@@ -286,20 +276,6 @@ class Checkpointer:
             self._run.session.set_random_state(random)
         return True
 
-    def return_to(self, source: Path, position: tuple[int, int]) -> None:
-        """Take up `source`, but for its position in the data: that is `position`.
-
-        Args:
-            position: epoch, and updates of it, where the run goes on.
-        """
-        rewound = self.rewound_to
-        self._take_up(source, allow_changes=self._allows_changes)
-        self.rewound_to, self._positioned = rewound, True
-        self.rollbacks += 1
-        epoch, done = position
-        self._run.state.seek(epoch, self._run.state.iter, done)
-        self.take_hooks_and_random_state()
-
     def folders(self) -> list[Path]:
         """Where this run saves to."""
         work_dir, hooks = self._run.work_dir, self._run.table.hooks
@@ -353,7 +329,6 @@ class Checkpointer:
         counters = ("epoch", "iter", "done")
         run.state.seek(*(saved.position[name] for name in counters))
         self.last_saved_iter = run.state.iter
-        self.rollbacks = max(saved.rollbacks, self.rollbacks)
         if saved.seed is not None:
             run.session.take_seed(saved.seed)
         for name in ("model", "optimizer"):  # they have what they need
@@ -446,7 +421,6 @@ class Checkpointer:
                 "meta": facts,
                 "seed": session.seed,
                 "by_epoch": run.state.by_epoch,
-                "rollbacks": self.rollbacks,
                 "config": None if self.config is None else dict(self.config),
             },
         }

@@ -22,16 +22,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from devrun import dist
-from devrun.checkpoint import find_latest
 from devrun.errors import (
     ConfigError,
     DataError,
     DeviceMemoryError,
     DivergedError,
     HangError,
-    RollbackError,
-    StorageError,
     UnsupportedFeatureError,
 )
 from devrun.models.finite import not_finite
@@ -298,24 +294,16 @@ def _train(
 
 
 def _train_on(run: WholeRun, flow: Workflow, kwargs: dict[str, Any]) -> None:
-    """The phases in turn, again from where a rollback leads."""
+    """The phases in turn."""
     state = run.state
-    while True:
-        try:
-            for mode, loader in flow.steps(state):
-                state.cut_short = False
-                if not state.by_epoch:  # here: `train` may be a user's own
-                    state.inner_iter = flow.repeat
-                getattr(run, mode)(loader, **kwargs)
-                if state.stop_reason is not None:
-                    flow.repeat += not state.cut_short
-                    return
-        except RollbackError as error:
-            failure = error
-        else:
+    for mode, loader in flow.steps(state):
+        state.cut_short = False
+        if not state.by_epoch:  # here: `train` may be a user's own
+            state.inner_iter = flow.repeat
+        getattr(run, mode)(loader, **kwargs)
+        if state.stop_reason is not None:
+            flow.repeat += not state.cut_short
             return
-        failure.__traceback__ = None  # its frames hold the batch and the graph
-        _roll_back(run, failure)
 
 
 def _open_epoch(run: WholeRun, loader: Any) -> Iterator[tuple[int, Any]]:
@@ -379,58 +367,3 @@ def parameters_of(model: nn.Module) -> str:
     count = sum(param.numel() for param in found)
     trainable = sum(param.numel() for param in found if param.requires_grad)
     return f"{count:,} parameters ({trainable:,} trainable)"
-
-
-def _roll_back(run: WholeRun, failure: RollbackError) -> None:
-    """Return to the newest whole checkpoint, but not to its position in the data.
-
-    The weights, the optimizer, the hooks and the random streams go back. What was
-    read since then, the update that failed included, is not read again; updates left
-    out are not made up for, so that `iter` ends short of `max_iters`. What is decided
-    is saved at once: a run that is killed afterwards does not meet the same data again.
-
-    Raises:
-        DivergedError: it went back `max_rollbacks` times already, or cannot.
-    """
-    state, checkpointer = run.state, run.checkpointer
-    limit = run.policy.max_rollbacks
-    state.reopen()
-    if checkpointer.rollbacks >= limit:
-        raise DivergedError(
-            f"{failure}; this run went back {checkpointer.rollbacks} times already, "
-            f"and max_rollbacks is {limit}"
-        ) from failure
-    # in the hooks behind an update it has been counted already
-    in_progress = state.update_in_progress
-    reached = max(state.updates, state.iter) + in_progress
-    position = state.epoch, state.done
-    if state.by_epoch:
-        if state.mode == "train":
-            position = state.epoch, min(state.done + in_progress, len(run.data_loader))
-        run.session.close_loaders()  # where updates count they are read on
-    try:
-        checkpointer.finish()
-    except StorageError as error:
-        run.logger.error("%s; an older checkpoint is looked for", error)
-    found = dist.on_main(lambda: find_latest(*checkpointer.folders()))
-    if found is None:
-        raise DivergedError(
-            f"{failure}; there is no checkpoint to go back to yet"
-        ) from failure
-    checkpointer.return_to(found, position)
-    run.log_buffer.clear()
-    run.logger.warning(
-        "%s: back to update %d (%s), and past the data read since then, %d "
-        "updates; rollback %d of at most %d",
-        failure,
-        state.iter,
-        found.name,
-        reached - state.iter,
-        checkpointer.rollbacks,
-        limit,
-    )
-    try:
-        checkpointer.save(found.parent)
-        checkpointer.finish()
-    except StorageError as error:
-        run.logger.error("the rollback is not saved: %s", error)

@@ -37,7 +37,6 @@ class SavedRun:
     meta: Mapping[str, Any]
     seed: int | None = None
     by_epoch: bool | None = None
-    rollbacks: int = 0
     config: Mapping[str, Any] | None = None
     run_id: str | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +90,6 @@ class SavedRun:
                 meta=dict(trainer["meta"]),
                 seed=_optional(trainer["seed"], int),
                 by_epoch=_optional(trainer["by_epoch"], bool),
-                rollbacks=_optional(trainer["rollbacks"], int) or 0,
                 config=None if config is None else dict(config),
                 run_id=found.manifest.run_id,
                 environment=found.manifest.environment,

@@ -37,7 +37,6 @@ from devrun.hooks.simple import MaxTimeHook
 from devrun.interop import translated
 from devrun.models.build import build_model, give_first_weights, loss_of
 from devrun.models.names import freeze, frozen_norms
-from devrun.models.peft import adapt
 from devrun.models.recompute import checkpoint_blocks
 from devrun.optim import build_optimizer
 from devrun.registry import HOOKS, build_from_cfg
@@ -437,7 +436,7 @@ def _check_targets(model: nn.Module, loss: Any, data: Mapping[str, Any]) -> None
 def tune(
     model: nn.Module, cfg: Mapping[str, Any], adapter: DeviceAdapter
 ) -> list[nn.Module]:
-    """`peft`, `freeze`, `gradient_checkpointing`; norms that stay in evaluation mode.
+    """`freeze` and `gradient_checkpointing`; norms that stay in evaluation mode.
 
     Raises:
         ConfigError: a section does not fit the model.
@@ -446,11 +445,8 @@ def tune(
     kept_in_eval: list[nn.Module] = []
     key = ""
     try:
-        if cfg.get(key := "peft"):
-            adapt(model, cfg[key])
         if cfg.get(key := "freeze"):
             kept_in_eval = freeze(model, cfg[key])
-        if cfg.get("peft") or cfg.get("freeze"):
             kept_in_eval = list(dict.fromkeys([*kept_in_eval, *frozen_norms(model)]))
             trained = [p for p in model.parameters() if p.requires_grad]
             logger.info(

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from devrun.checkpoint import load_checkpoint, load_state_dict
@@ -99,37 +98,20 @@ def test_the_same_table_leads_into_a_model_with_mmcls_keys(make):
         assert torch.equal(classifier.state_dict()[key], value)
 
 
-def test_positions_are_interpolated_and_a_head_left_out_by_name(caplog):
-    state, model = as_mmcls(vit()), vit(1, img_size=32, num_classes=5)
+def test_what_is_of_another_shape_is_left_out_by_name(caplog):
+    state, model = as_mmcls(vit()), vit(1, num_classes=5)
     head = model.head.weight.clone()
     with caplog.at_level(logging.INFO):
         load_state_dict(model, state, source="vit.pth")
-    grid = state["backbone.pos_embed"][:, 1:].reshape(1, 4, 4, 8).permute(0, 3, 1, 2)
-    larger = F.interpolate(grid, (8, 8), mode="bicubic").permute(0, 2, 3, 1)
-    assert torch.allclose(model.pos_embed[:, 1:], larger.reshape(1, 64, 8))
-    assert torch.equal(model.pos_embed[:, 0], state["backbone.pos_embed"][:, 0])
     assert torch.equal(model.norm.weight, state["backbone.ln1.weight"])
     assert torch.equal(model.head.weight, head)
     (record,) = caplog.records
     assert record.getMessage() == (
         "vit.pth into VisionTransformer (keys such as backbone.cls_token as "
         "cls_token): 18 tensors matched\n"
-        "  1 resized: pos_embed (file [1, 17, 8], model [1, 65, 8], bicubic)\n"
         "  2 of another shape: head.weight (file [3, 8], model "
         "[5, 8]), head.bias (file [3], model [5])"
     )
-
-
-@pytest.mark.parametrize(
-    "shape", [(1, 18, 8), (1, 17, 9), (2, 17, 8), (17, 8), (1, 1, 8), (1, 0, 8)]
-)
-def test_positions_that_are_of_no_square_are_refused_as_before(shape, caplog):
-    state, model = vit().state_dict(), vit(1, img_size=32)
-    before = model.pos_embed.clone()
-    with caplog.at_level(logging.INFO):
-        load_state_dict(model, {**state, "pos_embed": torch.rand(shape)})
-    assert "1 of another shape: pos_embed" in caplog.text
-    assert torch.equal(model.pos_embed, before)
 
 
 def test_weights_of_another_size_are_one_line_with_their_shapes():

@@ -25,7 +25,6 @@ WRONG = [
     ("data.buckets", {**BUCKETS, "num": 0}, ".num"),
     ("data.buckets", {**BUCKETS, "sizes": [4, 0]}, ".sizes"),
     ("data.buckets", {**BUCKETS, "mask": {"x": "m"}}, ".mask"),
-    ("data.group_by_length", True, ""),
     ("data.train_dataloader", {"batch_size": 0}, ".batch_size"),
     ("data.collate_fn", 3, ""),
     ("data.train", {"type": "RepeatDataset", "times": 2, "dataset": 3}, ".dataset"),
@@ -62,11 +61,6 @@ WRONG = [
     ),
     ("workflow", [["trane", 1]], ""),
     ("workflow", [["val", 1]], ""),
-    (
-        "optimizer_config",
-        {"nonfinite": "ignore", "spike": {"action": "skip"}},
-        ".spike",
-    ),
     # devices
     ("device", {"type": "cpu", "compile": {"backend": "x"}}, ".compile.backend"),
     ("device", {"type": "cpu", "compile": {"modes": 1}}, ".compile.modes"),

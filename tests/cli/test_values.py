@@ -16,7 +16,6 @@ NAN, INF, LONG = math.nan, math.inf, 10**400
 WRONG = {
     "optimizer_config.grad_clip.max_norm": [-1, 0, NAN],
     "optimizer_config.loss_scale": [NAN, INF, {"init_scale": NAN}],
-    "optimizer_config.spike.threshold": [NAN, INF, LONG],
     "optimizer_config.cumulative_iters": [LONG],
     "fp16.loss_scale": [NAN, INF],
     "lr_config.gamma": [NAN, INF, LONG],

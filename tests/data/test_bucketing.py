@@ -194,17 +194,10 @@ def test_an_iterable_data_set_needs_a_list() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("grouped", [False, True])
-def test_any_start_in_any_epoch_is_exact(workers: int, grouped: bool) -> None:
+def test_any_start_in_any_epoch_is_exact(workers: int) -> None:
     def fresh(number: int) -> PreparedLoader:
-        loader = build_dataloader(
-            Sentences(),
-            4,
-            number,
-            buckets={"pad": PAD, "num": 3},
-            group_by_length=grouped,
-        )
-        return resumable(loader)
+        buckets = {"pad": PAD, "num": 3}
+        return resumable(build_dataloader(Sentences(), 4, number, buckets=buckets))
 
     whole = [read(fresh(0), epoch) for epoch in range(2)]
     assert not torch.equal(whole[0][0]["index"], whole[1][0]["index"])
@@ -239,16 +232,14 @@ SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}
 SPEC = {"pad": {"input_ids": 0, "labels": -100}}
 
 
-def test_a_config_pads_every_loader_and_groups_training_alone() -> None:
-    data = {"batch_size": 4, "train": SET, "val": SET, "group_by_length": True}
+def test_a_config_pads_every_loader() -> None:
+    data = {"batch_size": 4, "train": SET, "val": SET}
     before = copy.deepcopy(data | {"buckets": SPEC})
     given = copy.deepcopy(before)
     train, val = build_loaders(given).values()
     assert given == before
     assert len(lengths_in(train, "input_ids")) <= 8
     assert len(lengths_in(val, "input_ids")) <= 8
-    assert train.lengths is not None
-    assert not hasattr(val, "lengths")
 
 
 @pytest.mark.parametrize(
@@ -270,15 +261,6 @@ def test_a_mistake_is_one_line(spec: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as failure:
         next(iter(build_loaders({"buckets": spec, "train": SET}, ["train"])["train"]))
     assert "\n" not in str(failure.value)
-
-
-def test_grouping_needs_buckets_and_an_order_of_devruns_own() -> None:
-    with pytest.raises(ConfigError, match="group_by_length needs buckets"):
-        build_dataloader(Sentences(), 4, group_by_length=True)
-    with pytest.raises(ConfigError, match="group_by_length needs shuffle: true"):
-        build_dataloader(
-            Sentences(), 4, shuffle=False, group_by_length=True, buckets={"pad": PAD}
-        )
 
 
 def test_the_document_has_every_argument() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from devrun.devices.finite import MAX_SKIPPED_IN_A_ROW
-from devrun.errors import DivergedError, RollbackError
+from devrun.errors import DivergedError
 from tests.devices.test_nonfinite import Queued, SqrtOfZero
 from tests.support.cpu import Prepared, batch, same, weights
 
@@ -27,19 +27,15 @@ def overflowing(scale=TOO_LARGE, **policy) -> Prepared:
 
 
 @pytest.mark.parametrize("scale", [TOO_LARGE, HUGE])
-@pytest.mark.parametrize(
-    ("action", "error"),
-    [("stop", DivergedError), ("skip", DivergedError), ("rollback", RollbackError)],
-)
-def test_a_scale_under_which_nothing_is_trained_ends_the_run(
-    scale, action, error, caplog
-):
+@pytest.mark.parametrize("action", ["stop", "skip"])
+def test_a_scale_under_which_nothing_is_trained_ends_the_run(scale, action, caplog):
     run = overflowing(scale, nonfinite=action)
     before = weights(run.module)
     with caplog.at_level(logging.WARNING, "devrun"):
         for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
             run.step()
-        with pytest.raises(error, match="50 updates in a row were left out.*scale"):
+        told = "50 updates in a row were left out.*scale"
+        with pytest.raises(DivergedError, match=told):
             run.step()
     assert same(weights(run.module), before)
     assert counts_in(caplog) == [10, 20, 40]

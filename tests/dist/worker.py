@@ -290,28 +290,6 @@ def split_up() -> Any:
     return found
 
 
-def rolled_back(folder: Path) -> Any:
-    """One bad sample, which one rank meets: both go back; saved in the background."""
-    data = samples()
-    data.tensors[0][9] = math.nan
-    model = net()
-    runner = runner_of(
-        model, work_dir=folder / "rolled", optimizer_config={"nonfinite": "rollback"}
-    )
-    runner.register_checkpoint_hook({"interval": 1, "by_epoch": False, "async": True})
-    # a checkpoint before the first update
-    runner.prepare()
-    runner.save_checkpoint()
-    runner.run([DataLoader(data, 2)], [("train", 1)])
-    runner.close()
-    weights = [p.detach().flatten().tolist() for p in model.parameters()]
-    return {
-        "iter": runner.iter,
-        "weights": weights,
-        "finite": math.isfinite(weights[0][0]),
-    }
-
-
 def run_one(val: Any = None, workflow: Any = None, **how: Any) -> Any:
     """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
     model = how.pop("model", None) or net()
@@ -434,7 +412,6 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "evaluated": evaluated,
         "failed on main": failed_on_main,
         "split": split_up,
-        "rolled back": lambda: rolled_back(folder),
         "disagreements": disagreements,
         "few samples": few_samples,
     }

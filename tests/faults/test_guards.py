@@ -108,24 +108,6 @@ def test_a_number_that_is_none_stops_the_run_unsaved(where, value, tmp_path, fig
     figures("F16", f"{value} in a {where}: status 5, nothing of it saved")
 
 
-def test_rolling_back_past_bad_data(tmp_path, figures):
-    """A weight turns NaN: back to the last checkpoint, and past the data since."""
-    poison = {"type": "Poison", "at": 7, "where": "weight"}
-    status, said = outcome(
-        tmp_path,
-        custom_hooks=[*harness.CONFIG["custom_hooks"], poison],
-        optimizer_config={"nonfinite": "rollback", "max_rollbacks": 2},
-    )
-    done = harness.updates(tmp_path)
-    if status == 0:
-        assert done[-1] == 40
-        figures("F17", "NaN at an update: rolled back once, ran to its end")
-    else:  # the poison is there each time that update comes
-        assert status == 5, said
-        assert done.count(7) <= 3
-        figures("F17", "NaN that returns: rolled back twice, then status 5")
-
-
 def test_out_of_memory_halves_the_micro_batch(tmp_path, figures):
     """The update keeps its samples; above two at once there is not enough memory."""
     changes = {

@@ -163,7 +163,6 @@ POLICIES = {
         "is not possible on an IPU, where the update is done",
     ),
     "micro-batch": ({"micro_batch": "auto"}, "set samples_per_gpu to the micro-batch"),
-    "skipped spikes": ({"spike": "skip"}, "is done when the loss comes back"),
     "anomalies": ({"detect_anomalous_params": True}, "needs gradients on the host"),
     "unknown option": ({"options": {"acum_type": "half"}}, "did you mean 'accum_type'"),
     "accumulator": ({"options": {"accum_type": "int"}}, "half or float, got 'int'"),

@@ -16,7 +16,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from devrun.data import build_dataloader
 from devrun.devices.resolve import resolve_device
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
@@ -104,40 +103,6 @@ def test_the_order_is_that_of_the_cpu_with_the_same_global_batch():
         mine.set_epoch(epoch)
         theirs.set_epoch(epoch)
         assert [i.tolist() for i in mine] == [i.tolist() for i in theirs]
-
-
-class Texts:
-    """Number n as a text of 1 to 9 times n."""
-
-    lengths = torch.arange(200) * 7 % 9 + 1
-
-    def __len__(self):
-        return 200
-
-    def __getitem__(self, index):
-        return torch.full((int(self.lengths[index]),), index)
-
-
-def test_samples_of_similar_length_meet_in_an_update_as_on_the_cpu():
-    def texts(batch_size):
-        return build_dataloader(
-            Texts(),
-            samples_per_gpu=batch_size,
-            workers_per_gpu=0,
-            shuffle=True,
-            drop_last=True,
-            buckets={"pad": -1, "num": 1},
-            group_by_length=True,
-        )
-
-    _, mine = prepared(texts(SIZE))
-    cpu = resolve_device("cpu")
-    cpu.setup(2)
-    theirs = cpu.prepare_dataloader(texts(24), training=True)
-    found = [item.tolist() for item in mine]
-    assert found == [item.tolist() for item in theirs]
-    spreads = [torch.tensor(item).ne(-1).sum(1).float().std() for item in found]
-    assert max(spreads) < 1.5  # of lengths from 1 to 9: 2.6 in a random order
 
 
 @pytest.mark.parametrize("name", ["shuffled", "weighted", "own batches", "iterable"])

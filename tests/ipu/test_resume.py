@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from devrun.hooks import EMAHook, Hook
+from devrun.hooks import EMAHook
 from tests.ipu.harness import assert_same_state, ipu, loader, make, net
 
 DEVICES = {"cpu": "cpu", "ipu": ipu(replicas=2)}
@@ -51,35 +51,6 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_same_bits(tmp_path):
     for number, entries in theirs.items():
         for name, value in entries.items():
             assert torch.equal(mine[number][name], value)
-
-
-class Window(Hook):
-    """The losses that the guard compares with, after the run."""
-
-    def after_run(self, runner):
-        self.losses = runner.adapter.state_dict()["spikes"]["losses"]
-
-
-def test_the_losses_that_spikes_are_seen_against_are_resumed(tmp_path):
-    def run_spikes(stop_after=None, resume=None):
-        update = {"spike": {"action": "warn", "window": 9}}
-        runner, losses = make(
-            ipu(), stop_after=stop_after, work_dir=tmp_path, optimizer_config=update
-        )
-        window = Window()
-        runner.register_hook(window)
-        if resume is not None:
-            runner.resume(resume)
-        runner.run([loader(samples=40)], [("train", 1)])
-        path = runner.save_checkpoint()
-        runner.close()
-        return window.losses, losses.values, path
-
-    whole, losses, _ = run_spikes()
-    begun, _, path = run_spikes(stop_after=12)
-    resumed, _, _ = run_spikes(resume=path)
-    assert begun == losses[3:12]
-    assert resumed == whole == losses[-9:]
 
 
 @pytest.mark.parametrize(("first", "second"), [("cpu", "ipu"), ("ipu", "cpu")])

@@ -134,7 +134,7 @@ class IPUAdapter(DeviceAdapter):
         self._policy = policy
         nonfinite = policy.nonfinite
         # results are on the host already when a call returns
-        guard = FiniteGuard(nonfinite, host_shared=True, spike=policy.spike)
+        guard = FiniteGuard(nonfinite, host_shared=True)
         self._guard = None if nonfinite == "ignore" else guard
         self._place(step.module)
         self._make_options(torch.initial_seed())
@@ -239,16 +239,11 @@ class IPUAdapter(DeviceAdapter):
         state: dict[str, Any] = {}
         if self._optimizer is not None and (own := self._optimizer.scalars()):
             state["optimizer"] = own
-        if self._guard is not None and self._guard.spikes is not None:
-            state["spikes"] = self._guard.spikes.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._optimizer is not None:
             self._optimizer.load_scalars(state.get("optimizer", {}))
-        spikes = None if self._guard is None else self._guard.spikes
-        if spikes is not None and "spikes" in state:
-            spikes.load_state_dict(state["spikes"])
 
     def model_state(self, model: Any, *, full: bool = True) -> dict[str, Any]:
         """Half weights as float32, which holds the same values, so that any device

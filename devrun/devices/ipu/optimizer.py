@@ -256,11 +256,11 @@ def check_policy(policy: UpdatePolicy, optimizer: Any) -> None:
             "micro_batch is not possible on an IPU, where a graph has one batch size: "
             "set samples_per_gpu to the micro-batch, and cumulative_iters",
         )
-    if "skip" in (policy.nonfinite, (policy.spike or {}).get("action")):
+    if policy.nonfinite == "skip":
         raise _refused(
-            "nonfinite" if policy.nonfinite == "skip" else "spike",
-            "'skip' (nonfinite, spike) is not possible on an IPU, where the update is "
-            "done when the loss comes back: use 'stop', 'warn', 'rollback' or 'ignore'",
+            "nonfinite",
+            "nonfinite 'skip' is not possible on an IPU, where the update is done when "
+            "the loss comes back: use 'stop', 'warn' or 'ignore'",
         )
     if policy.detect_anomalous_params:
         raise _refused(
