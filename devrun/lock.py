@@ -24,6 +24,8 @@ from devrun.errors import ConfigError
 from devrun.files import open_regular, parse_json, unfollowed
 
 LOCK = "run.lock"
+LOST = "ended without a word: killed, crashed or out of memory"
+"""What is said of a run that no process holds, and that has not said how it ended."""
 _FLOCK = "hhqqi4x"
 """`struct flock` of Linux: type, whence, start, length, process."""
 

@@ -66,7 +66,7 @@ NEWER_TESTS = {
         "test_a_compiled_model_learns", "test_a_plugin_device_brings_its_own_probe",
         "test_it_says_what_is_here-ToyAdapter-probes",
     ),
-    "2.6": ("[Adafactor]", "ctrl_c_at_any_stage"),  # which importing 2.4 loses
+    "2.6": ("[Adafactor]",),
     "2.5": ("test_torch_private.py", "that_it_inherits", "gaudi_trains_as_the_cpu"),
     "2.9": (
         "test_museum.py", "loses_nothing[in_pieces]", "each_fsync_is_needed",

@@ -205,7 +205,7 @@ def _scaling_words(found: Any) -> str:
         sizes = [f"{getattr(one, kind) / 2**20:.4g}" for kind in kinds]
         sent = [f"{one.sent / 2**20:.4g}", _milliseconds(one.sending)]
         verdict = ["yes" if one.fits else "no"] * fits
-        rows.append([_mesh(one), *sizes, *verdict, *sent])
+        rows.append([one.strategy, *sizes, *verdict, *sent])
     lines += aligned(rows, numbers=True)
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
     if any("not measured" in line for line in lines):
@@ -214,12 +214,6 @@ def _scaling_words(found: Any) -> str:
         )
         lines += ["", f"{how} devrun devices --bench under torchrun"]
     return "\n".join(lines)
-
-
-def _mesh(one: Any) -> str:
-    """`hybrid 2x8`: so many copies, of so many shards each."""
-    divided = bool(min(one.replicate, one.shard) > 1)
-    return f"{one.strategy}" + f" {one.replicate}x{one.shard}" * divided
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from devrun.cli.console import say, say_found
 from devrun.cli.exits import Session
 from devrun.cli.flags import add_config_flags, read_config, trusted
-from devrun.cli.parser import switch
+from devrun.cli.parser import positive, switch
 from devrun.config import check_config
 from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
@@ -24,13 +24,13 @@ _PLURALS = {"dropout": "rates of dropout", "batch": "batches", "loss": "losses"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("configs", nargs="*", metavar="CONFIG", help="one training, or two")
-    add("--devices", metavar="A,B", help="compare these devices, such as cpu,hpu")
+    add("configs", nargs="+", metavar="CONFIG", help="one training, or two")
+    add("--devices", type=_pair, metavar="A,B", help="compare these, such as cpu,hpu")
     add("--device", help="for both, where two others are compared (auto)")
-    add("--precisions", metavar="P,Q", help="compare these, such as fp32,bf16")
+    add("--precisions", type=_pair, metavar="P,Q", help="compare these: fp32,bf16")
     add("--record", metavar="FILE", help="write the one training, for --against")
     add("--against", metavar="FILE", help="of --record, elsewhere or at another commit")
-    add("--steps", type=int, help=f"updates ({STEPS}, or those of FILE)")
+    add("--steps", type=positive, help=f"updates ({STEPS}, or those of FILE)")
     switch(parser, "--emulate", "hpu and ipu by their emulators")
     add("--seed", type=int, help="of both (that of the config, or 0)")
     switch(parser, "--json", "the result as JSON")
@@ -39,54 +39,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """0 where they agree, 10 where they part."""
-    if args.steps is not None and args.steps < 1:
-        raise ConfigError(f"--steps must be 1 or more, got {args.steps}")
-    if len(args.configs) > 2:
-        raise ConfigError(f"two configs can be compared, got {len(args.configs)}")
-    chosen = _chosen(args)
-    if chosen == "record":
+    _refuse_mixed(args)
+    if args.record:
         return _record(args)
-    found = _against(args) if chosen else _both(args)
+    found = _against(args) if args.against else _both(args)
     say_found(found, args.json, _words)
     return PARTED if found.parting else 0
 
 
-def _chosen(args: argparse.Namespace) -> str:
-    """Which of the comparisons is asked for, of which only these go together."""
-    two = len(args.configs) == 2
-    given = [n for n in ("against", "record") if getattr(args, n)]
-    pairs = [n for n in ("devices", "precisions") if getattr(args, n) is not None]
-    if not args.configs:
-        raise ConfigError("nothing to compare: give the CONFIG to train")
-    if not given:
-        return ""
-    if two or pairs or len(given) > 1:
-        others = [
-            *(["a second CONFIG"] * two),
-            *(f"--{n}" for n in (*given[1:], *pairs)),
-        ]
+def _refuse_mixed(args: argparse.Namespace) -> None:
+    """Refuse what does not go together: one thing is compared at a time."""
+    if len(args.configs) > 2:
+        raise ConfigError(f"two configs can be compared, got {len(args.configs)}")
+    flags = ("record", "against", "devices", "precisions")
+    given = [f"--{flag}" for flag in flags if getattr(args, flag) is not None]
+    given += ["a second CONFIG"] * (len(args.configs) - 1)
+    if (args.record or args.against) and len(given) > 1:
         raise ConfigError(
-            f"--{given[0]} and {others[0]} clash: one thing is compared at a time"
+            f"{given[0]} and {given[1]} clash: one thing is compared at a time"
         )
-    return given[0]
-
-
-def _both(args: argparse.Namespace) -> Any:
-    """Two devices, precisions or configs, in this process."""
-    devices = _pair("devices", args.devices)
-    if args.device is not None:
-        if args.devices is not None:
-            raise ConfigError("--device and --devices clash; give one of them")
-        devices = args.device, args.device
-    precisions = _pair("precisions", args.precisions)
-    pairs = (devices, precisions) if args.devices else (precisions,)
-    labels = [_label(args, i, *pairs) for i in range(2)]
-    if labels[0] == labels[1]:
+    if args.device is not None and args.devices is not None:
+        raise ConfigError("--device and --devices clash; give one of them")
+    if not given:
         raise ConfigError(
             "nothing to compare: give two CONFIGs, --devices A,B, --precisions P,Q, "
             "or --against FILE"
         )
-    first, second = zip((args.configs[0], args.configs[-1]), devices, precisions)
+
+
+def _both(args: argparse.Namespace) -> Any:
+    """Two devices, precisions or configs, in this process."""
+    devices = args.devices or (args.device, args.device)
+    precisions = args.precisions or (None, None)
+    configs = args.configs[0], args.configs[-1]
+    parts = zip(
+        configs if len(args.configs) > 1 else (None, None),
+        args.devices or (None, None),
+        precisions,
+    )
+    labels = [" ".join(filter(None, each)) for each in parts]
+    first, second = zip(configs, devices, precisions)
     with _loaded(args, *first) as one, _loaded(args, *second) as other:
         from devrun.rehearsal.compare import Trained, compare
 
@@ -125,20 +117,11 @@ def _against(args: argparse.Namespace) -> Any:
         return compare(kept, Trained(cfg, "now"), steps=args.steps or kept.steps)
 
 
-def _pair(flag: str, text: str | None) -> tuple[Any, Any]:
-    if text is None:
-        return None, None
+def _pair(text: str) -> tuple[str, str]:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise ConfigError(f"--{flag} takes two with a comma between, got {text!r}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not two with a comma between")
     return parts[0], parts[1]
-
-
-def _label(args: argparse.Namespace, index: int, *pairs: tuple[str | None, ...]) -> str:
-    parts = [pair[index] for pair in pairs if pair[index] is not None]
-    if len(args.configs) == 2:
-        parts.insert(0, args.configs[index])
-    return " ".join(map(str, parts))
 
 
 def _words(found: Any) -> str:
@@ -164,7 +147,7 @@ def _words(found: Any) -> str:
         lines.append(f"  first operator: {part.operator}")
     lines.append(
         f"  difference {part.difference:.3g} of its norm, rounding explains "
-        f"{part.tolerance:.3g}; {part.worst:.3g} of the largest value at most"
+        f"{part.tolerance:.3g}"
     )
     lines.append(f"  usual cause: {part.cause}")
     return "\n".join(lines)

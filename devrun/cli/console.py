@@ -26,7 +26,7 @@ def complain(text: object, kind: str = "error") -> None:
 def say_found(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:
     """What a rehearsal found: in words, or its data as JSON."""
     if as_json:
-        from devrun.rehearsal.report.data import plain
+        from devrun.log.jsonlines import plain
 
         say(json.dumps(plain(found.as_dict()), indent=2))
     else:

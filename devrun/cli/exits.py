@@ -17,7 +17,6 @@ from pathlib import Path
 
 from devrun.blame import cause_of, users_line
 from devrun.cli.console import complain
-from devrun.cli.signals import StartInterrupted
 from devrun.cli.summary import masked
 from devrun.errors import (
     DevrunError,
@@ -79,7 +78,7 @@ def guarded(run: Callable[[Session], int], argv: Sequence[str]) -> int:
         # The reader has gone; nothing can be said, also not by the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (StartInterrupted, RunInterrupted) as stop:
+    except RunInterrupted as stop:
         return _fail(session, stop.exit_code, str(stop), "interrupted")
     except KeyboardInterrupt:
         return _fail(session, 130, "by Ctrl-C", "interrupted")

@@ -193,7 +193,6 @@ def _evaluated(
     """The run with its saved weights on the CPU, a batch, its config and which weights
     it has."""
     from devrun.checkpoint.mmcv_format import averaged_weights, needed_average
-    from devrun.hooks.evaluation.hook import EvalHook
     from devrun.runners.trial import trial
 
     cfg, found = _stored(args, source)
@@ -209,8 +208,9 @@ def _evaluated(
         if kind == "evaluated":
             averaged = needed_average(found, source)
             runner.model.load_state_dict(averaged, strict=False)
-        (hook,) = (one for one in runner.hooks if isinstance(one, EvalHook))
-        yield runner, next(iter(hook.dataloader)), cfg, kind
+        (hook,) = (one for one in runner.hooks if hasattr(one, "loaders"))
+        loader = next(iter(hook.loaders.values()))
+        yield runner, next(iter(loader)), cfg, kind
 
 
 def _stored(args: argparse.Namespace, source: Path) -> tuple[Any, Any]:

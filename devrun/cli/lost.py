@@ -11,6 +11,7 @@ from typing import Any
 
 from devrun.cli.record import write_facts
 from devrun.files import disk_errors, read_json, unfollowed
+from devrun.lock import LOST
 
 
 @contextmanager
@@ -46,13 +47,10 @@ def mark_lost(work_dir: Path) -> str | None:
     if facts is None or facts.get("status") != "running":
         return None
     log = work_dir / f"{facts.get('timestamp')}.log"
-    how = f"killed, crashed or out of memory: {log} ends with the stack of a crash"
-    facts.update(status="lost", exit_code=None, error=f"ended without a word: {how}")
+    how = f"{LOST}: {log} ends with the stack of a crash"
+    facts.update(status="lost", exit_code=None, error=how)
     write_facts(path, facts)
-    return (
-        f"the run in {work_dir} that started at {facts.get('started')} ended without a "
-        f"word ({how})"
-    )
+    return f"the run in {work_dir} that started at {facts.get('started')} {how}"
 
 
 def _facts(path: Path) -> dict[str, Any] | None:

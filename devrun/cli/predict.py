@@ -47,12 +47,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
         from devrun.cli.predictions import generated, predict, write_predictions
 
         if how is None:
-            rows = predict(runner, hook.dataloader)
+            rows = predict(runner, hook.loaders)
         else:
-            rows = generated(runner, hook.dataloader, how)
+            rows = generated(runner, hook.loaders, how)
         if runner.rank == 0:
-            path = write_predictions(args.out, rows)
-            say(f"written: {escape(path, LINE)} ({len(rows)} rows)")
+            for path, count in write_predictions(args.out, rows).items():
+                say(f"written: {escape(path, LINE)} ({count} rows)")
     return 0
 
 

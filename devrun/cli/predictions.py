@@ -20,30 +20,33 @@ from devrun.run import Run
 from devrun.step import StepOutput
 
 
-def predict(runner: Run, loader: Any) -> list[dict[str, Any]]:
-    """The rows of `loader`; the model is asked for no loss."""
+def predict(runner: Run, loaders: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each of `loaders`; the model is asked for no loss."""
     with runner.evaluating():
-        return _rows(runner, loader)
+        return {name: _rows(runner, loader) for name, loader in loaders.items()}
 
 
 def generated(
-    runner: Run, loader: Any, given: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """A row for each sample of `loader`: its tokens, continued as `given` says."""
+    runner: Run, loaders: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """A row for each sample of each of `loaders`: its tokens, continued by `given`."""
     from devrun.hooks.evaluation.generation import continued, generation_of, text_of
 
     how = generation_of(given)
-    text = text_of(loader.dataset)
+    found: dict[str, list[dict[str, Any]]] = {}
     with runner.evaluating():
-        return [
-            {
-                "index": one.index,
-                "prompt": one.prompt,
-                "generated": list(one.tokens),
-                **({} if text is None else {"text": text(one.tokens)}),
-            }
-            for one in continued(runner, loader, how)
-        ]
+        for name, loader in loaders.items():
+            text = text_of(loader.dataset)
+            found[name] = [
+                {
+                    "index": one.index,
+                    "prompt": one.prompt,
+                    "generated": list(one.tokens),
+                    **({} if text is None else {"text": text(one.tokens)}),
+                }
+                for one in continued(runner, loader, how)
+            ]
+    return found
 
 
 def _rows(runner: Run, loader: Any) -> list[dict[str, Any]]:
@@ -93,17 +96,30 @@ def _of_step(outputs: StepOutput) -> Iterable[tuple[Any, Any]]:
     return zip(per_sample(predictions, count), given)
 
 
-def write_predictions(path: str, rows: list[dict[str, Any]]) -> str:
-    """Write the rows; where they are now. The file is whole, or what it was.
+def write_predictions(
+    path: str, sets: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, int]:
+    """Write the rows of each set; path -> number of rows.
+
+    One set without a name goes to `path`; of several, each goes to a file that has its
+    name before the suffix. A file is whole, or what it was.
 
     Raises:
         StorageError: the disk refused.
     """
     place = user_path(path)
-    content = {".csv": _as_csv, ".jsonl": _as_lines}[place.suffix](rows)
-    with disk_errors(f"cannot write {str(place)!r}"):
-        replace_file(str(place), content)
-    return str(place)
+    write = {".csv": _as_csv, ".jsonl": _as_lines}[place.suffix]
+    encoded = {
+        str(place.with_name(f"{place.stem}-{name}{place.suffix}") if name else place): (
+            write(rows),
+            len(rows),
+        )
+        for name, rows in sets.items()
+    }
+    for target, (content, _) in encoded.items():
+        with disk_errors(f"cannot write {target!r}"):
+            replace_file(target, content)
+    return {target: count for target, (_, count) in encoded.items()}
 
 
 def _files(dataset: Any, size: int | None) -> Callable[[int], dict[str, str]]:

@@ -6,6 +6,9 @@ import argparse
 import csv
 import io
 import json
+import math
+from contextlib import suppress
+from typing import Any
 
 from devrun.cli.console import say
 from devrun.cli.exits import Session
@@ -14,7 +17,7 @@ from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_text, user_path
 from devrun.text import aligned, escape
 
-RATES = ("watts", "price", "energy_price", "tokens")
+RATES = ("watts", "price", "tokens")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--keys", nargs="+", default=[], metavar="KEY", help="of the config, as columns"
     )
-    add("--watts", metavar="W[,W]", help="power of the machine, or of each run's")
-    add("--price", metavar="P[,P]", help="of an hour of the machine")
-    add("--energy-price", metavar="P[,P]", help="of a kWh")
-    add("--tokens", metavar="N[,N]", help="of a sample, for the cost of a million")
-    add("--target", metavar="METRIC=VALUE", help="what it took to reach this")
+    add("--watts", type=_rates, metavar="W[,W]", help="power of the machines")
+    add("--price", type=_rates, metavar="P[,P]", help="of an hour of the machine")
+    add(
+        "--tokens", type=_rates, metavar="N[,N]", help="of a sample, for the cost of 1M"
+    )
+    add(
+        "--target",
+        type=_target,
+        metavar="METRIC=VALUE",
+        help="what it took to reach this",
+    )
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -41,25 +50,22 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
-    from devrun.rehearsal.report.cost import rates_of, target_of
+    from devrun.rehearsal.report.cost import rates_of
     from devrun.rehearsal.report.data import comparison, report_data
     from devrun.rehearsal.report.html import page
     from devrun.rehearsal.report.runs import read_run
 
-    given = {key: getattr(args, key) for key in RATES}
     # what a sweep's run says on the screen is beside its folder, where SWEEP/* finds it
     said = {f"{each.rstrip('/')}.txt" for each in args.work_dirs}
     folders = [each for each in args.work_dirs if each not in said]
-    rates = rates_of(len(folders), **given)
-    target = target_of(args.target)
+    rates = rates_of(len(folders), **{key: getattr(args, key) for key in RATES})
+    how: dict[str, Any] = {"rates": rates, "target": args.target}
     runs = [read_run(work_dir) for work_dir in folders]
     if table:
-        rows = comparison(
-            runs, sort=args.sort, keys=args.keys, rates=rates, target=target
-        )
+        rows = comparison(runs, sort=args.sort, keys=args.keys, **how)
         say(_csv(rows) if args.csv else aligned_rows(rows))
         return 0
-    data = report_data(runs, rates=rates, target=target)
+    data = report_data(runs, **how)
     if args.json:
         say(json.dumps(data, allow_nan=False))
         return 0
@@ -68,6 +74,23 @@ def run(args: argparse.Namespace, session: Session) -> int:
         replace_text(output, page(data))
     say(str(output))
     return 0
+
+
+def _rates(text: str) -> list[float]:
+    with suppress(ValueError):
+        values = [float(word) for word in text.split(",")]
+        if all(0 <= value < math.inf for value in values):
+            return values
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of 0 or more, nor one a run such as 400,650"
+    )
+
+
+def _target(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    with suppress(ValueError):
+        return name, float(value)
+    raise argparse.ArgumentTypeError(f"{text!r} is not such as accuracy=0.9")
 
 
 def aligned_rows(rows: list[list[str]]) -> str:

@@ -45,18 +45,17 @@ def launch_command(
     Args:
         work_dir: of all of them, where the command has one.
     """
-    from devrun.parallel.failure import RankError  # torch
-    from devrun.parallel.launch import launch
-
-    count = _processes(args, cfg)
     command, *rest = words
     place = [] if work_dir is None else ["--work-dir", work_dir]
-    try:
-        with TakenDown() as signals:
-            launch([command, *place, *rest], count, signals)
-    except RankError as error:
-        _keep_stacks(error.stacks, work_dir)
-        raise
+    with TakenDown() as signals:  # before torch, whose import loses some
+        from devrun.parallel.failure import RankError
+        from devrun.parallel.launch import launch
+
+        try:
+            launch([command, *place, *rest], _processes(args, cfg), signals)
+        except RankError as error:
+            _keep_stacks(error.stacks, work_dir)
+            raise
     return 0
 
 

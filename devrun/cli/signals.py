@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing  # not later: a signal may come while it is imported
 import os
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from typing_extensions import Self
 
 from devrun.errors import RunInterrupted
-from devrun.launched import AT_ONCE
+from devrun.launched import AT_ONCE, tell_launcher
 from devrun.text import one_line
 
 WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 """Schedulers warn by SIGUSR1; SIGHUP means that the terminal was closed."""
-
-
-class StartInterrupted(KeyboardInterrupt):
-    """A signal came before there was a run to stop.
-
-    Not an Exception: what is being imported or built would take it for its own
-    failure.
-    """
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 class Stoppable(Protocol):
@@ -65,19 +54,23 @@ class StopSignals(_Watching):
 
     The handler only sets a flag on the runner given to `attach`: the iteration in
     progress is finished, and whoever runs the loop saves. Before that there is
-    nothing to save, and StartInterrupted is raised at the current line. A second one
-    ends the process at once; with an elastic launcher that is AT_ONCE alone, as one
-    signal may come both from the launcher and from who sent it to all processes.
+    nothing to save, and the process ends at once: an exception would come to the line
+    that happens to run, and an import or a constructor of C++ swallows it, takes it
+    for its own failure or aborts. A second one ends the process at once too; with an
+    elastic launcher that is AT_ONCE alone, as one signal may come both from the
+    launcher and from who sent it to all processes.
+
+    Args:
+        on_leave: called with status and message before the process ends at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_leave: Sequence[Callable[[int, str], None]] = ()) -> None:
         super().__init__()
         self._elastic = "TORCHELASTIC_RUN_ID" in os.environ
         self.received: signal.Signals | None = None
         self._runner: Stoppable | None = None
         self._pid = os.getpid()
-        self.on_leave: list[Callable[[int, str], None]] = []
-        """Called with status and message before a second signal ends the process."""
+        self._on_leave = on_leave
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -125,22 +118,25 @@ class StopSignals(_Watching):
             if self._elastic and number != AT_ONCE:
                 return
             first = self.received or signal.SIGTERM
-            message, status = f"{first.name} again: left at once", _unsaved(first)
+            message = f"{first.name} again: left at once"
             _note(message)
-            self._tell_leave(status, message)
-            _leave(status)
+            self._end(_unsaved(first), message)
         self.received = name
         if self._runner is None:
-            raise _too_early(name)
+            early = _too_early(name)
+            if not tell_launcher(early.exit_code, str(early)):
+                _note(f"interrupted: {early}")
+            self._end(early.exit_code, str(early))
         self._runner.request_stop(name.name, alone=True)
         _note(f"{name.name}: finishing this iteration; once more leaves at once")
 
-    def _tell_leave(self, status: int, message: str) -> None:
-        for call in self.on_leave:
+    def _end(self, status: int, message: str) -> NoReturn:
+        for call in self._on_leave:
             try:
                 call(status, message)
             except OSError as error:
                 _note(f"could not record it: {error}")
+        _leave(status)
 
 
 class TakenDown(_Watching):
@@ -164,8 +160,8 @@ class TakenDown(_Watching):
         self.received.append(name)
 
 
-def _too_early(number: signal.Signals) -> StartInterrupted:
-    return StartInterrupted(
+def _too_early(number: signal.Signals) -> RunInterrupted:
+    return RunInterrupted(
         f"stopped by {number.name} before the first iteration", _unsaved(number)
     )
 
@@ -176,8 +172,6 @@ def _unsaved(number: int) -> int:
 
 def _leave(status: int) -> NoReturn:
     """End this process now; data workers, which would wait for it, are killed."""
-    import multiprocessing
-
     # torch's handler raises at the death of a worker
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     children = multiprocessing.active_children()

@@ -38,6 +38,7 @@ from devrun.cli.workdir import (
     places_of,
 )
 from devrun.config import DictAction, check_config
+from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
 from devrun.errors import ConfigError, StorageError, nearest
@@ -120,7 +121,7 @@ def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) ->
     sizes = sorted(set(args.latency)) or latency.SIZES
     if sizes[0] < 1:
         raise ConfigError(f"--latency takes sizes of 1 or more, got {sizes[0]}")
-    batch = next(iter(hook.dataloader))
+    batch = next(iter(next(iter(hook.loaders.values()))))
     with runner.evaluating():
         if args.through:
             points = _sweep_program(args, runner, batch, sizes)
@@ -279,7 +280,7 @@ def _reduce(cfg: Any, split: str) -> str | None:
         data["val_dataloader"] = copy.deepcopy(data.get(section) or {})
         data["train_dataloader"] = {}
         data["val"] = copy.deepcopy(data[split])
-        data["train"] = copy.deepcopy(data[split])
+        data["train"] = next(iter(named_sets(copy.deepcopy(data[split])).values()))
     return split if own else None
 
 

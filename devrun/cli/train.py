@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             # before rank 0 would find it, and end the rest
             make_writable(plan.work_dir)
         return launch_command(args, plan.cfg, session.argv, str(plan.work_dir))
-    with StopSignals() as signals, trusted(args):
+    with StopSignals(session.on_failure) as signals, trusted(args):
         take_signals()
         try:
             return _train(args, plan, session, signals)
@@ -135,7 +135,6 @@ def _train(
     }
     record = RunRecord(plan.work_dir / "run.json" if writes else None, facts)
     session.on_failure.append(record.fail)
-    signals.on_leave.append(record.fail)
     set_environment(fast=plan.cfg.get("performance") is not None)
     import_modules(args, plan.cfg)  # the command line may have changed the list
     from torch.autograd import set_detect_anomaly

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from devrun.config.named_sets import named_sets
 from devrun.config.numbers import MOST_WORKERS
 from devrun.config.origin import describe
 from devrun.construct import call, where
@@ -116,7 +117,8 @@ def build_loaders(
 
     Loader options are `defaults`, overlaid by the keys of `data` itself, overlaid by
     its `train_dataloader`, `val_dataloader` or `test_dataloader`; validation and test
-    loaders do not shuffle, drop or resample unless these say so.
+    loaders do not shuffle, drop or resample unless these say so. Several sets for
+    validation or testing, `{name: data set, ...}`, give a dict of loaders.
 
     Raises:
         ConfigError: a mode without a data set, or an unknown key.
@@ -132,12 +134,19 @@ def _build_loader(
     options = {**defaults, **loader_options(data, mode)}
     if data.get(mode) is None:
         raise ConfigError(f"no data set in data.{mode}", place=where(data))
-    dataset = build_dataset(data[mode])
-    try:
-        return build_dataloader(dataset, **options)
-    except DevrunError as error:
-        error.locate(_place(data, mode, error.key) or where(data, mode))
-        raise
+    sets = named_sets(data[mode]) if mode != "train" else {"": data[mode]}
+    loaders = {}
+    for name, cfg in sets.items():
+        dataset = build_dataset(cfg)
+        try:
+            loaders[name] = build_dataloader(dataset, **options)
+        except DevrunError as error:
+            found = _place(data, mode, error.key)
+            error.locate(
+                found or where(*((data[mode], name) if name else (data, mode)))
+            )
+            raise
+    return loaders.get("", loaders)
 
 
 def _place(data: Mapping[str, Any], mode: str, option: str | None) -> Place:

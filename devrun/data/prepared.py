@@ -30,6 +30,7 @@ from devrun.data import rng, workers
 from devrun.data.sampler import EpochBatchSampler, KeyedBatchSampler
 from devrun.data.seeded import SampleError, SeededDataset
 from devrun.data.spec import LoaderSpec
+from devrun.data.streaming import StreamPosition
 from devrun.data.timing import Clock
 from devrun.errors import ConfigError, DataError, DevrunError, HangError
 from devrun.step import MicroBatches
@@ -99,6 +100,8 @@ class PreparedLoader:
         self._skip = 0
         self._iterator: Any = None
         self._death: str | None = None
+        self.stream = None if self._spec is None else StreamPosition.of(self.loader)
+        """Where an iterable data set stands that can tell; else None."""
 
     def __len__(self) -> int:
         """Updates per epoch."""
@@ -179,7 +182,8 @@ class PreparedLoader:
         self._skip = min(skip, batches)  # the last update may have fewer batches
 
     def __iter__(self) -> Iterator[Any]:
-        skip, self._skip = self._skip, 0
+        start = skip = self._skip
+        self._skip = 0
         left = None if self._limit is None else self._limit * self.accumulate - skip
         if left is not None and left <= 0:
             return iter(())
@@ -190,12 +194,16 @@ class PreparedLoader:
         iterator = self._opened(skip)
         self.clock.data += perf_counter() - began
         items: Iterator[Any] = islice(self._read(iterator), left)
+        if self.stream is not None:
+            items = self.stream.noted(items, start)
         if self.accumulate > 1:
             items = self._grouped(items)
         if self._lookahead:
             items = ahead(items, self._lookahead)
         if self._moves[1] is not None:
             items = map(self._moves[1], items)
+        if self.stream is not None:
+            items = self.stream.handed_out(items, self.accumulate, start)
         return items if self.in_step is None else self.in_step(items)
 
     def close(self) -> None:
@@ -245,6 +253,8 @@ class PreparedLoader:
         Opened before the first batch is asked for: what this draws from the global
         streams is drawn when a resumed run puts them back.
         """
+        if self.stream is not None:
+            skip = self.stream.opened(skip)
         if self._spec is None:
             iterator = self._guarded(iter, self.loader)
         else:

@@ -180,7 +180,7 @@ class MLPerfLoggerHook(ResultHook):
 def _evaluated(runner: Run) -> int:
     """The samples of an evaluation."""
     hooks = [hook for hook in runner.hooks if isinstance(hook, EvalHook)]
-    return sum(len(hook.dataset) for hook in hooks)
+    return sum(len(each.dataset) for hook in hooks for each in hook.loaders.values())
 
 
 def _hyperparameters(runner: Run) -> dict[str, Any]:

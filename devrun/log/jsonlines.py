@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +67,27 @@ def strict_line(record: Mapping[str, Any]) -> str:
     `json_number`: null would hide which of them it was. ASCII only, so that no
     character breaks the line.
     """
-    return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False)
+    return json.dumps(plain(record, rounded=True), ensure_ascii=True, allow_nan=False)
 
 
-def _plain(value: Any, secret: bool = False) -> Any:
+def plain(value: Any, *, rounded: bool = False, secret: bool = False) -> Any:
+    """`value` in JSON's types; secrets masked; numbers that JSON lacks as text."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
         return MASK if secret and value else redact(str(value))
     if isinstance(value, float):
-        return json_number(_rounded(float(value)))
+        return json_number(_rounded(float(value)) if rounded else float(value))
+    within = partial(plain, rounded=rounded)
     if isinstance(value, Mapping):
         return {
-            str(key): _plain(entry, secret or is_secret_key(key))
+            str(key): within(entry, secret=secret or is_secret_key(key))
             for key, entry in value.items()
         }
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(entry, secret) for entry in value]
+        return [within(entry, secret=secret) for entry in value]
     if callable(getattr(value, "tolist", None)):  # numpy, or a tensor
-        return _plain(value.tolist())
+        return within(value.tolist())
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return redact(str(value))

@@ -1,4 +1,4 @@
-"""What a device really reaches: matrix products, memory, launches, by measuring them.
+"""What a device really reaches: matrix products and memory, by measuring them.
 
 Nothing is looked up in a data sheet. The cases take turns, and what counts is the
 median over the rounds: the best of many is what a shared machine never gives again.
@@ -32,9 +32,6 @@ ROUNDS = 5
 """Turns that each case has."""
 SLOW = 0.25
 """Seconds; what takes longer by itself would take the time of all others."""
-
-
-_UNITS = {"matmul": "GFLOP/s", "memory": "GB/s", "all_reduce": "GB/s", "launch": "us"}
 
 
 @dataclass(frozen=True)
@@ -90,9 +87,8 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
         raise UnsupportedFeatureError(
             f"{adapter.name} runs whole graphs, no single operations to be measured"
         )
-    tf32 = any("tf32" in info.dtypes for info in adapter.list_devices())
     own = not getattr(adapter, "host_shared", False)
-    measured, left_out = _run(list(cases(device, tf32, own_memory=own)), seconds)
+    measured, left_out = _run(list(cases(device, own_memory=own)), seconds)
     if get_dist_info()[1] == 1:
         left_out.append("all_reduce: one process; start it with torchrun for more")
     return Peaks(
@@ -111,25 +107,21 @@ def describe(adapter: Any) -> str:
     return str(infos[adapter.device.index or 0].name if infos else adapter.name)
 
 
-def cases(device: torch.device, tf32: bool, *, own_memory: bool) -> Iterator[Case]:
+def cases(device: torch.device, *, own_memory: bool) -> Iterator[Case]:
     """What is measured on `device`; one with a memory of its own is fed larger work."""
     draw = partial(_drawn, device)
     sides = (1024, 4096, 8192) if own_memory else (256, 1024)
     # besides squares an odd size, and many small ones
     shapes = [*((1, n, n, n) for n in sides), (1, 1000, 1001, 1000), (64, 128, 64, 128)]
-    types: list[Any] = [(*one, torch.bmm) for one in DTYPES.items()]
-    types += [("tf32", torch.float32, _as_tf32)] * tf32
-    for name, dtype, product in types:
+    for name, dtype in DTYPES.items():
         for batch, m, k, n in shapes:
             words = f"{m}x{k} by {k}x{n}" + f", {batch} of them" * (batch > 1)
-            make = partial(draw, product, (batch, m, k), (batch, k, n), dtype=dtype)
+            make = partial(draw, torch.bmm, (batch, m, k), (batch, k, n), dtype=dtype)
             yield Case("matmul", name, words, 2.0 * batch * m * k * n, make)
     count = 1 << (28 if own_memory else 25)  # far more than the caches hold
     words = f"triad over {count * 4 >> 20} MiB arrays"
     arrays = partial(draw, _triad, *[(count,)] * 3)
     yield Case("memory", "fp32", words, 12.0 * count, arrays)
-    one = partial(draw, torch.add, (1,), (1,))
-    yield Case("launch", "fp32", "one addition", 1.0, one)
     world = get_dist_info()[1]
     for count in (1 << 18, 1 << 24) if world > 1 else ():
         words = f"{count * 4 >> 20} MiB over {world} processes"
@@ -144,15 +136,6 @@ def _drawn(
 ) -> Callable[[], Any]:
     """`call` of random tensors: zeros would draw less power."""
     return partial(call, *(torch.randn(s, device=device).to(dtype) for s in shapes))
-
-
-def _as_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        return torch.bmm(a, b)
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _triad(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
@@ -195,8 +178,8 @@ def _run(found: Sequence[Case], seconds: float) -> tuple[list[Measured], list[st
 
 
 def _judged(case: Case, times: Sequence[float]) -> Measured:
-    unit = _UNITS[case.kind]
-    rates = [each * 1e6 if unit == "us" else case.work / each / 1e9 for each in times]
+    unit = "GFLOP/s" if case.kind == "matmul" else "GB/s"
+    rates = [case.work / each / 1e9 for each in times]
     low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
     return Measured(case.kind, case.dtype, case.shape, median, low, high, unit)
 

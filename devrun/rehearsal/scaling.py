@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -49,41 +49,28 @@ from devrun.runners.trial import trial
 from devrun.tensors import batch_size_of, nbytes
 from devrun.text import one_line
 
-SCHEMA = "devrun.scaling/4"
+SCHEMA = "devrun.scaling/5"
 MOST = 4096
 """Devices."""
 UPDATES = 6
 """That are timed; the first, which compiles and allocates, does not count."""
-MACHINE = 8
-"""Devices of a machine, inside which `hybrid` shards."""
 _UPDATE, _TIMED = "an update", "seconds of an update"
 _REFUSED = "refused"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @dataclass(frozen=True)
-class Rank:
-    """Rank 0, which has the largest shards, of replicate x shard processes.
+class Forecast:
+    """What rank 0, which has the largest shards, sends, and its bytes by kind.
 
-    A sharded one keeps a share of weights, gradients and optimizer state, and gathers
-    a block at a time.
+    Of `fsdp`, it keeps a share of weights, gradients and optimizer state, and gathers a
+    block at a time. These and DDP's buckets are what is kept; `activations` and
+    `gathered` (blocks while they are whole) are those of `peak`, the highest moment.
+    Seconds of sending, and whether it fits with the margin of `devrun check`, are None
+    where no rate was measured and no memory given.
     """
 
     strategy: str
-    replicate: int
-    shard: int
-
-
-@dataclass(frozen=True)
-class Forecast(Rank):
-    """What a rank sends, and its bytes by kind.
-
-    Weights, gradients, optimizer state and DDP's buckets are what is kept;
-    `activations` and `gathered` (blocks while they are whole) are those of `peak`, the
-    highest moment. Seconds of sending, and whether it fits with the margin of `devrun
-    check`, are None where no rate was measured and no memory given.
-    """
-
     sent: float
     sending: float | None
     weights: int
@@ -144,22 +131,21 @@ def scaling(
     if not 1 <= devices <= MOST:
         raise ConfigError(f"--devices must be 1 to {MOST}, got {devices}")
     rate = None if device is None else _rate(device)
-    ranks = _ranks(devices)
     request = Request(cfg, grants, "cpu", "cpu")
-    (notes,) = side_by_side([request], timeout, partial(in_child, ranks, device))
+    (notes,) = side_by_side([request], timeout, partial(in_child, devices, device))
     if notes.refused is not None:
         raise refusal_of(notes.refused)
     update: Any = notes.facts.get(_UPDATE)
     if update is None:
         raise DevrunError("; ".join(found.why for found in notes.findings) or "lost")
     found, left_out = [], {}
-    for rank, sums in zip(ranks, update.pop("ranks")):
+    for strategy, sums in update.pop("strategies").items():
         if _REFUSED in sums:
-            left_out[rank.strategy] = sums[_REFUSED]
+            left_out[strategy] = sums[_REFUSED]
             continue
         sending = sums["sent"] / rate if rate else None
         fits = None if memory is None else needed(sums["peak"]) <= memory
-        found.append(Forecast(**asdict(rank), **sums, sending=sending, fits=fits))
+        found.append(Forecast(strategy, **sums, sending=sending, fits=fits))
     if not found:
         raise UnsupportedFeatureError(left_out["ddp"])
     timed: Any = notes.facts.get(_TIMED, "the process took too long, or was lost")
@@ -176,7 +162,7 @@ def scaling(
 
 
 def in_child(
-    ranks: list[Rank], device: str | None, request: Request, note: Notebook, left: float
+    devices: int, device: str | None, request: Request, note: Notebook, left: float
 ) -> None:
     """The work of the process."""
     cfg, grants = request.cfg, request.grants
@@ -189,7 +175,7 @@ def in_child(
                 # for as many processes as the user has: here each rank has its own
                 cfg.merge_from_dict({"parallel.mesh": None})
             one = replace(request, cfg=deepcopy(cfg))
-            note.fact(_UPDATE, _rehearse(one, ranks, note, left))
+            note.fact(_UPDATE, _rehearse(one, devices, note, left))
             if device is not None:  # after all that forks
                 note.fact(_TIMED, _timed(cfg, device))
             note.done()
@@ -224,17 +210,6 @@ class _Clock(Hook):
         self.ends.append(time.perf_counter())
 
 
-def _ranks(devices: int) -> list[Rank]:
-    """Those that the number admits, the simplest first."""
-    found = [Rank("ddp", devices, 1)]
-    machines, left = divmod(devices, MACHINE)
-    if machines > 1 and not left:
-        found.append(Rank("hybrid", machines, MACHINE))
-    if devices > 1:
-        found.append(Rank("fsdp", 1, devices))
-    return found
-
-
 def _rate(device: str) -> float | None:
     """Bytes a second that a rank was measured to send, in the worst all-reduce."""
     peaks = load(resolve_device(device))
@@ -244,36 +219,36 @@ def _rate(device: str) -> float | None:
 
 
 def _rehearse(
-    request: Request, ranks: Iterable[Rank], note: Notebook, seconds: float
+    request: Request, devices: int, note: Notebook, seconds: float
 ) -> dict[str, Any]:
-    """What an update is made of, and what it takes of each rank.
+    """What an update is made of, and what it takes of a rank by each strategy.
 
-    The model is built once; each rank has a process, as groups and trackers stay.
+    The model is built once; each strategy has a process, as groups and trackers stay.
 
     Returns:
-        Plain data: `samples` of a micro-batch, `micro_batches`, and of each of `ranks`
-        the bytes by kind, or why there are none.
+        Plain data: `samples` of a micro-batch, `micro_batches`, and of each of the
+        `strategies` the bytes by kind, or why there are none.
 
     Raises:
         DevrunError: the training, or its model without values, cannot be built.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     building = trial(request.cfg, 0, device="cpu", building=mode, progress=False)
-    found: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Any]] = {}
     with note.stage("the build"), _without_values(), building as training:
         batch = _batch(training, mode)
         with note.stage("the simulation"):
-            for rank in ranks:
+            for strategy in ("ddp", "fsdp") if devices > 1 else ("ddp",):
                 try:
-                    sums = partial(_sums, rank, training, batch, mode)
-                    found.append(aside(sums, seconds))
+                    sums = partial(_sums, strategy, devices, training, batch, mode)
+                    found[strategy] = aside(sums, seconds)
                 except RuntimeError as error:
-                    found.append({_REFUSED: f"the simulation ended: {error}"})
+                    found[strategy] = {_REFUSED: f"the simulation ended: {error}"}
         policy = training.runner.session.policy
     return {
         "samples": batch_size_of(batch),
         "micro_batches": policy.accumulate,
-        "ranks": found,
+        "strategies": found,
     }
 
 
@@ -288,17 +263,17 @@ def _batch(training: Training, mode: FakeTensorMode) -> Any:
 
 
 def _sums(
-    rank: Rank, training: Training, batch: Any, mode: FakeTensorMode
+    name: str, devices: int, training: Training, batch: Any, mode: FakeTensorMode
 ) -> dict[str, Any]:
     try:
         with _without_values():
-            return _measured(rank, training, batch, mode)
+            return _measured(name, devices, training, batch, mode)
     except DevrunError as error:
         return {_REFUSED: str(error)}
 
 
 def _measured(
-    rank: Rank, training: Training, batch: Any, mode: FakeTensorMode
+    name: str, devices: int, training: Training, batch: Any, mode: FakeTensorMode
 ) -> dict[str, Any]:
     """Bytes sent in an update, and by kind at the highest moment of the second one."""
     session = training.runner.session
@@ -306,48 +281,43 @@ def _measured(
     model, optimizer = session.step_module, _only(session.optimizer)
     as_on_gpu(optimizer)
     autocast = autocast_for(policy.precision, "cpu")
-    if rank.strategy != "ddp":
-        strategy = _strategy(rank, parallel)
+    if name == "fsdp":
+        strategy = _sharding(devices, parallel)
         strategy.check(policy, model, optimizer)
         autocast = None if strategy.casts else autocast
         with mode:
             strategy.apply(model, optimizer)
-    sent = _Sent(rank.replicate, policy.accumulate)
+    sent = _Sent(policy.accumulate)
     with sent:
         use = update_memory(model, [optimizer], [batch], autocast=autocast, inside=mode)
-    found, buckets, peak = use.bytes, 0, use.peak
-    if rank.strategy == "ddp" and rank.replicate > 1:
-        sent.reduced(2 * use.kept["gradients"])  # after each of the two updates
+    found, buckets, gradients = use.bytes, 0, use.kept["gradients"]
+    if name == "ddp" and devices > 1:
+        # of two updates: a ring's all-reduce is a reduce-scatter and an all-gather
+        sent.bytes = 2 * 2 * gradients * (devices - 1) / devices
         if not parallel.gradient_as_bucket_view:
-            buckets = use.kept["gradients"]  # which DDP reduces, beside gradients
-            peak += buckets
+            buckets = gradients  # which DDP reduces, beside gradients
     return {
         "sent": sent.bytes / 2,
         "weights": use.kept["weights"],
-        "gradients": use.kept["gradients"],
+        "gradients": gradients,
         "optimizer_state": use.kept["optimizer state"],
         "activations": found.get("activations", 0),
         "gathered": found.get("gathered", 0),
         "buckets": buckets,
-        "peak": peak,
+        "peak": use.peak + buckets,
     }
 
 
 class _Sent(TorchDispatchMode):
     """Counts the bytes that a rank sends, where collectives are rings.
 
-    All-reduces are among `copies` of a shard. One of the `micro_batches` is run: each
-    gathers weights, and only the last exchanges gradients.
+    One of the `micro_batches` is run: each gathers weights, and only the last
+    exchanges gradients.
     """
 
-    def __init__(self, copies: int, micro_batches: int) -> None:
+    def __init__(self, micro_batches: int) -> None:
         super().__init__()
-        self.copies, self.micro_batches = copies, micro_batches
-        self.bytes = 0.0
-
-    def reduced(self, size: int) -> None:
-        """An all-reduce sends as much as a reduce-scatter and an all-gather."""
-        self.bytes += 2 * size * (self.copies - 1) / self.copies
+        self.micro_batches, self.bytes = micro_batches, 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -357,19 +327,15 @@ class _Sent(TorchDispatchMode):
             self.bytes += self.micro_batches * (nbytes(args[0]) - nbytes(args[1]))
         elif name == "c10d::_reduce_scatter_base_":
             self.bytes += nbytes(args[1]) - nbytes(args[0])
-        elif name == "c10d::allreduce_":
-            self.reduced(sum(nbytes(tensor) for tensor in args[0]))
         return func(*args, **(kwargs or {}))
 
 
-def _strategy(rank: Rank, given: ParallelOptions) -> Strategy:
+def _sharding(devices: int, given: ParallelOptions) -> Strategy:
     """That of the config's `parallel`, on as many ranks of torch's fake group."""
-    sizes = {"replicate": rank.replicate, "shard": rank.shard}
-    world = rank.replicate * rank.shard
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=devices)
     if given.type == "ddp":  # whose options others refuse
         given = ParallelOptions()
-    options = replace(given, type="fsdp", mesh=sizes)
+    options = replace(given, type="fsdp", mesh={"shard": devices})
     mesh = Mesh(options, "cpu")
     _ = mesh.data  # a mesh has values: made before tensors have none
     return strategy_for(options, mesh, torch.device("cpu"))

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
+from devrun.data.streaming import StreamPosition
 from devrun.dist import gather_objects, get_dist_info
 from devrun.run import Loader, RunState
 from devrun.runners.arguments import length
@@ -23,7 +22,7 @@ def position_of(state: RunState, flow: Workflow | None) -> dict[str, Any]:
     if flow is not None:
         position["workflow"] = flow.position(completed=state.phase_over)
         position["loaders"] = [
-            {**loader_facts(loader, mode), **_place_of_each(loader)}
+            {**loader_facts(loader, mode), **_stream_positions(loader)}
             for loader, (mode, _) in zip(flow.loaders, flow.flow)
         ]
     return position
@@ -46,7 +45,7 @@ def take_position(
     sizes = None
     pairs = zip(flow.loaders, position.get("loaders", []))
     for number, (loader, saved) in enumerate(pairs):
-        saved = _of_this_process(saved, logger)
+        saved = _of_this_process(loader, saved, logger)
         before = saved["samples_per_update"]
         now = loader.samples_per_update
         if not before or not now:
@@ -74,23 +73,28 @@ def take_position(
     return True
 
 
-def _place_of_each(loader: Any) -> dict[str, Any]:
-    """How far each process is in a stream, of which the shares may differ."""
-    stream = isinstance(loader.dataset, IterableDataset)
-    if not (stream and isinstance(loader, IterLoader)):
+def _stream_positions(loader: Any) -> dict[str, Any]:
+    """Where each process stands in a stream, of which the shares may differ."""
+    stream: StreamPosition | None = getattr(loader, "stream", None)
+    if stream is None:
         return {}
-    return {"streams": gather_objects({"epoch": loader.epoch, "done": loader.done})}
+    mine: dict[str, Any] = {"present": stream.present}
+    if isinstance(loader, IterLoader):
+        mine.update(epoch=loader.epoch, done=loader.done)
+    return {"streams": gather_objects(mine)}
 
 
 def _of_this_process(
-    saved: Mapping[str, Any], logger: logging.Logger
+    loader: Any, saved: Mapping[str, Any], logger: logging.Logger
 ) -> Mapping[str, Any]:
     """`saved` with what this process read of a stream, if it is one of as many."""
+    stream: StreamPosition | None = getattr(loader, "stream", None)
     of_each = saved.get("streams")
-    if not of_each:
+    if stream is None or not of_each:
         return saved
     rank, world = get_dist_info()
     if len(of_each) == world:
+        stream.go_on(of_each[rank]["present"])
         return {**saved, **of_each[rank]}
     logger.warning(
         "%d processes read this stream and %d do now: each leaves out as many batches "
@@ -133,7 +137,9 @@ def check_position(position: Mapping[str, Any]) -> None:
             if loader[key] is not None:
                 _numbers(loader, key)
         for stream in loader.get("streams", ()):
-            _numbers(stream, "epoch", "done")
+            _numbers(stream, *(key for key in ("epoch", "done") if key in stream))
+            if stream["present"] is not None:
+                _numbers(stream["present"], "batches")
 
 
 def _numbers(values: Mapping[str, Any], *names: str) -> None:

@@ -377,6 +377,13 @@ def _loaders(
         return loaders, None
     if "val" not in built or phase is not None:
         return loaders, build_loaders(data, ["val"])["val"]
+    if isinstance(built["val"], dict):
+        raise ConfigError(
+            "a val phase of the workflow reads one data set, and data.val has "
+            f"{', '.join(built['val'])}: leave the phase out; an evaluation "
+            "reads each",
+            place=where(data, "val"),
+        )
     options = loader_options(data, "val")
     return loaders, build_dataloader(built["val"].dataset, **options)
 
@@ -401,9 +408,10 @@ def _check_data(cfg: Mapping[str, Any], model: Any, loaders: list[Any]) -> None:
     num_classes = getattr(model, "num_classes", cfg.get("num_classes"))
     if type(num_classes) is not int:
         return
-    for loader in loaders:
-        if loader is not None:
-            check_labels(loader.dataset, num_classes)
+    for given in loaders:
+        for loader in given.values() if isinstance(given, dict) else [given]:
+            if loader is not None:
+                check_labels(loader.dataset, num_classes)
 
 
 def _check_targets(model: nn.Module, loss: Any, data: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from devrun.devices.base import DeviceAdapter
 from devrun.devices.resolve import resolve_device
@@ -37,11 +37,12 @@ class UpdateTests(AdapterTests):
     ) -> None:
         data = batches(10)
         losses, model = by_hand(data)
-        session, found = Session(adapter), []
+        session, found, random = Session(adapter), [], torch.get_rng_state()
         for batch in data:
             found += session.train([batch])
             adapter.synchronize()
             adapter.empty_cache()  # neither of which changes anything
+        assert torch.equal(torch.get_rng_state(), random)
         assert found == pytest.approx(losses, rel=self.rtol)
         self.assert_same_weights(session.host_weights(), model)
 
@@ -133,19 +134,6 @@ class UpdateTests(AdapterTests):
         _, model = by_hand(data, then=values)
         self.assert_same_weights(session.host_weights(), model)
 
-    def test_parameter_groups_keep_their_order_and_values(
-        self, adapter: DeviceAdapter
-    ) -> None:
-        session = Session(adapter)
-        now = session.optimizer.param_groups
-        assert len(now) == len(session.groups)
-        for group, was in zip(now, session.groups):
-            for key in was.keys() - {"params"}:
-                assert group[key] == was[key]
-        theirs = groups_of(adapter.unwrap_model(session.model))
-        for group, params in zip(now, theirs):
-            assert [*map(id, group["params"])] == [*map(id, params)]
-
     def test_gradients_are_complete_and_unchanged_weights_at_on_grads(
         self, adapter: DeviceAdapter
     ) -> None:
@@ -213,12 +201,16 @@ class UpdateTests(AdapterTests):
             Session(adapter, policy)
         assert "\n" not in str(refusal.value)
 
-    def test_the_users_module_comes_back_however_it_is_wrapped(
+    def test_the_users_module_and_groups_come_back_however_wrapped(
         self, adapter: DeviceAdapter
     ) -> None:
         session = Session(adapter)
         assert adapter.unwrap_model(session.model) is session.module
-        assert isinstance(session.module, nn.Sequential)
+        now = session.optimizer.param_groups
+        assert len(now) == len(session.groups)
+        for group, was, params in zip(now, session.groups, groups_of(session.module)):
+            assert [*map(id, group["params"])] == [*map(id, params)]
+            assert all(group[key] == was[key] for key in was.keys() - {"params"})
 
 
 # State -----------------------------------------------------------------------

@@ -47,7 +47,7 @@ FLAGS = {
         --import --json --mmcv --precisions --record --seed --steps --trust-config -h
     """,
     "report": """
-        --csv --energy-price --help --json --keys --output --price --sort --table
+        --csv --help --json --keys --output --price --sort --table
         --target --tokens --watts -h -o
     """,
     "predict": """

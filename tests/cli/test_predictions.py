@@ -139,6 +139,15 @@ def test_without_labels(trained, monkeypatch, capsys):
     assert all(max(r["scores"]) == r["scores"][r["prediction"]] for r in rows)
 
 
+def test_each_named_set_has_a_file(trained):
+    sets = {"a": VAL, "b": {**VAL, "num_samples": 5}}
+    path = trained(data={"val": sets}, evaluation={"metric": "accuracy"})
+    assert main(["predict", path, "out", *WORDS, "--out", "p.jsonl"]) == 0
+    check(read_back("p-a.jsonl"))
+    assert len(read_back("p-b.jsonl")) == 5
+    assert not Path("p.jsonl").exists()
+
+
 def test_what_is_no_class_score_is_written_as_it_is(trained):
     model = {"type": "MLP", "in_features": 16, "hidden": [8], "num_classes": 1}
     kind = {"type": f"{Path(__file__).stem}.Regression"}
@@ -187,7 +196,7 @@ def test_rows_of_any_shape_are_written_and_nan_is_kept(tmp_path):
         {"index": 0, "prediction": numpy.array([1, 2])},
         {"index": 1, "prediction": numpy.array([float("nan")])},
     ]
-    assert write_predictions("p.jsonl", rows) == "p.jsonl"
+    assert write_predictions("p.jsonl", {"": rows}) == {"p.jsonl": 2}
     last = json.loads(Path("p.jsonl").read_text().splitlines()[-1])
     assert last == {"index": 1, "prediction": ["NaN"]}
 

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from devrun.cli.exits import Session, guarded
 from devrun.cli.signals import StopSignals
 
 
@@ -18,21 +17,26 @@ class Loop:
         self.reason = reason
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_start_that_swallows_exceptions_is_interrupted_all_the_same(
-    name, code, capsys
-):
-    def run(session: Session) -> int:
-        with StopSignals():
-            try:  # an import or a constructor that reports whatever goes wrong in it
-                signal.raise_signal(signal.Signals[name])
-            except Exception:  # noqa: BLE001 - what such code does
-                return 2
-        return 0
+EARLY = """
+import signal, sys
+from devrun.cli.signals import StopSignals
+tell = lambda status, text: print(status, text, flush=True)
+with StopSignals([tell]):
+    try:  # an import or a constructor that goes on whatever is raised in it
+        signal.raise_signal(signal.Signals[sys.argv[1]])
+    except BaseException:
+        pass
+raise SystemExit("still here")
+"""
 
-    assert guarded(run, ["train", "x.yaml"]) == code
-    text = f"devrun: interrupted: stopped by {name} before the first iteration\n"
-    assert capsys.readouterr().err == text
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_start_that_swallows_exceptions_is_interrupted_all_the_same(name, code):
+    words = [sys.executable, "-c", EARLY, name]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    said = f"stopped by {name} before the first iteration"
+    assert (done.returncode, done.stdout) == (code, f"{code} {said}\n")
+    assert done.stderr == f"devrun: interrupted: {said}\n"
 
 
 def test_the_handlers_of_before_come_back():
@@ -73,9 +77,9 @@ signal.signal(signal.SIGCHLD, died)  # as torch does
 worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,))
 worker.start()
 print(worker.pid, flush=True)
-with StopSignals() as signals:
+tell = lambda status, text: print(status, text, flush=True)
+with StopSignals([tell]) as signals:
     signals.attach(Loop())
-    signals.on_leave.append(lambda status, text: print(status, text, flush=True))
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
 raise SystemExit("still here")

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from devrun import device_facts
 from devrun.device_facts import DeviceFacts
@@ -26,13 +27,14 @@ SEED = Suite.test_a_seed_repeats_a_run
 PRECISION = Suite.test_a_precision_is_taken_or_refused
 EVALUATED = Suite.test_an_evaluation_loader_keeps_batches_and_their_order
 RATE = Suite.test_a_new_learning_rate_and_momentum_take_effect
+FAST = Suite.test_what_performance_sets_trains_or_is_refused
 STAGES = Suite.test_stages_losses_and_weights_are_those_of_the_cpu
 ORDER = Suite.test_the_order_of_the_data_follows_its_seed
 PARTS = Suite.test_accumulation_equals_the_big_batch
 OUTPUTS = Suite.test_outputs_are_detached_and_complete
 EVALUATION = Suite.test_evaluation_changes_nothing_and_gives_predictions
 FINITE = Suite.test_what_is_not_finite_is_found_before_a_save_at_the_latest
-MODULE = Suite.test_the_users_module_comes_back_however_it_is_wrapped
+MODULE = Suite.test_the_users_module_and_groups_come_back_however_wrapped
 STATE = Suite.test_state_goes_to_another_model
 NUMBERS = Suite.test_its_numbers_and_its_state_tell_of_updates_left_out
 RANDOM = Suite.test_its_random_stream_goes_back_to_where_it_was
@@ -46,6 +48,10 @@ def gives(value):
 
 def breaks(method, self, *args, **kwargs):
     raise RuntimeError("the driver has no such call")
+
+
+def reseeds(method, self):
+    torch.manual_seed(0)
 
 
 def forgets_a_part(method, self, model, batch, *rest):
@@ -161,8 +167,10 @@ FAULTS = [
     (STATE, MirrorAdapter, "sync_to_device", gives(None)),
     (NUMBERS, ToyAdapter, "stats", gives({})),
     (NUMBERS, MirrorAdapter, "stats", gives({"peak_mib": math.nan})),
+    (FAST, ToyAdapter, "switches", gives({"no_such_option": True})),
     (LOSSES, MirrorAdapter, "empty_cache", breaks),
     (LOSSES, MirrorAdapter, "synchronize", breaks),
+    (LOSSES, ToyAdapter, "synchronize", reseeds),
     (NUMBERS, ToyAdapter, "state_dict", gives({})),
     (NUMBERS, ToyAdapter, "load_state_dict", gives(None)),
     (RANDOM, MirrorAdapter, "rng_state", gives({})),
@@ -228,4 +236,4 @@ def test_no_public_method_is_without_a_fault():
         if not name.startswith("_")
         and (callable(value) or isinstance(value, (classmethod, property)))
     }
-    assert public == {row[2] for row in FAULTS} - {"clam"}
+    assert public == {row[2] for row in FAULTS} - {"clam", "switches"}

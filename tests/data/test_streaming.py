@@ -1,4 +1,4 @@
-"""Iterable data sets: each process reads its share, and a resumed run goes on in it."""
+"""Iterable data sets: each process reads its share, and a resumed run goes on there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support import zygote
 
 
 class Lines(IterableDataset):
-    """A number in each line of many files."""
+    """A number in each line of many files; tells its place, and notes what it read."""
 
     def __init__(self, files, shuffle=False):
         self.files, self.shuffle = sorted(glob.glob(files)), shuffle
-        self.epoch = 0
+        self.epoch, self.place, self.opened = 0, [0, 0], []
 
     def shard(self, num_shards, index):
         share = copy.deepcopy(self)
@@ -31,17 +31,28 @@ class Lines(IterableDataset):
     def set_epoch(self, epoch):
         self.epoch = epoch
 
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.resumed = list(state["place"])
+
     def __iter__(self):
+        self.place = vars(self).pop("resumed", [0, 0])
         files = self.files.copy()
         if self.shuffle:
             random.Random(self.epoch).shuffle(files)
         index, count = getattr(self, "part", (0, 1))
-        for path in files[index::count]:
-            yield from map(int, Path(path).read_text().split())
+        for path in files[index::count][self.place[0] :]:
+            self.opened.append(Path(path).name)
+            for line in Path(path).read_text().split()[self.place[1] :]:
+                self.place[1] += 1
+                yield int(line)
+            self.place = [self.place[0] + 1, 0]
 
 
 class Sliced(Numbers):
-    """Divided by its own `shard`."""
+    """Divided by its own `shard`, and without a place that it could tell."""
 
     def __init__(self, count, step=1, start=0):
         super().__init__(count)
@@ -66,8 +77,11 @@ def files(tmp_path):
     return str(tmp_path / "part-*.txt")
 
 
-def items(loader, epoch=0):
+def items(loader, epoch=0, start=0, place=None):
     loader.set_epoch(epoch)
+    loader.start_at(start)
+    if place is not None:
+        loader.stream.go_on(place)
     return [item.tolist() for item in loader]
 
 
@@ -116,6 +130,47 @@ def test_the_order_of_files_follows_from_the_epoch(files):
     first, second = items(loader, 0), items(loader, 1)
     assert first != second
     assert items(loader, 0) == first
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_stream_goes_on_without_reading_what_was_read(files, accumulate, lookahead):
+    def fresh(data):
+        loader = prepared(data, rank=1, world_size=2, accumulate=accumulate)
+        loader._lookahead = lookahead
+        return loader
+
+    def values(item):
+        return [t.tolist() for t in item] if accumulate > 1 else item.tolist()
+
+    whole = fresh(Lines(files, shuffle=True))
+    whole.set_epoch(1)
+    expected, places = [], []
+    for item in whole:
+        expected.append(values(item))
+        places.append(whole.stream.present)
+    assert len(expected) > 2 // accumulate
+    for done in range(1, len(expected)):
+        data = Lines(files, shuffle=True)
+        loader = fresh(data)
+        loader.set_epoch(1)
+        loader.start_at(done)
+        loader.stream.go_on(json.loads(json.dumps(places[done - 1])))
+        assert [values(item) for item in loader] == expected[done:]
+
+
+def test_a_place_of_another_batch_is_not_taken(files):
+    loader = prepared(Lines(files))
+    expected = items(loader)
+    place = {"batches": 5, "state": {"place": [4, 0]}}
+    assert items(prepared(Lines(files)), start=2, place=place) == expected[2:]
+
+
+def test_a_stream_with_workers_reads_again(files):
+    loader = prepared(Lines(files), num_workers=1)
+    assert loader.stream is None
+    assert items(loader, start=1) == items(prepared(Lines(files)))[1:]
+    loader.close()
 
 
 SCRIPT = Path(__file__).with_name("streaming_worker.py")

@@ -22,7 +22,10 @@ def run(folder, device, *words, status=0, command="train", **changes):
     data = {
         "samples_per_gpu": 8,
         "train": {**IMAGES, "num_samples": 32},
-        "val": {**IMAGES, "num_samples": 11, "offset": 32},
+        "val": {
+            "near": {**IMAGES, "num_samples": 11, "offset": 32},
+            "far": {**IMAGES, "num_samples": 8, "offset": 64},
+        },
         **changes.pop("data", {}),
     }
     where = {"type": "hpu", "emulate": True, **MODE} if device == "hpu" else device
@@ -33,7 +36,7 @@ def run(folder, device, *words, status=0, command="train", **changes):
         "optimizer": {"type": "SGD", "lr": 0.1, "momentum": 0.9},
         "runner": {"type": "EpochBasedRunner", "max_epochs": 1},
         "checkpoint_config": {"interval": 1},
-        "evaluation": {"metric": "accuracy", "save_best": "accuracy"},
+        "evaluation": {"metric": "accuracy", "save_best": "near/accuracy"},
         "device": where,
         **changes,
     }

@@ -380,7 +380,7 @@ def averaged(
         if resume:
             runner.resume("auto")
         runner.run(train_on, [("train", 1)])
-        rows = predict(runner, DataLoader(Tokens(5), 1))
+        rows = predict(runner, {"": DataLoader(Tokens(5), 1)})[""]
     return {
         "losses": losses.values,
         "evaluated": seen.values,

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from functools import partial
 
 import pytest
-import torch
 
 from devrun.devices.resolve import resolve_device
 from devrun.rehearsal import bench as module
@@ -37,7 +36,7 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     for entry in data["measured"]:
         assert 0 < entry["low"] <= entry["median"] <= entry["high"]
     kinds = {entry["kind"] for entry in data["measured"]}
-    assert kinds == {"matmul", "memory", "launch"}
+    assert kinds == {"matmul", "memory"}
     shapes = [e["shape"] for e in data["measured"] if e["kind"] == "matmul"]
     assert "1000x1001 by 1001x1000" in shapes
     assert any(line.startswith("all_reduce: ") for line in data["left_out"])
@@ -46,8 +45,9 @@ def test_the_cpu_is_measured_and_the_result_kept(devices, cache):
     kept = load(adapter)
     assert [asdict(entry) for entry in kept.measured] == data["measured"]
     (file,) = cache.rglob("*.json")
-    file.write_text(file.read_text()[:100])
-    assert load(adapter) is None  # damaged: as if nothing was measured
+    for text in (file.read_text()[:100], "3", "{}", '{"measured": [{"median": 1}]}'):
+        file.write_text(text)
+        assert load(adapter) is None  # damaged: as if nothing was measured
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,6 @@ def test_an_emulated_device_is_not_measured(name):
     adapter = resolve_device({"type": name, "emulate": True})
     with pytest.raises(module.UnsupportedFeatureError, match="nothing about speed"):
         module.measure(adapter)
-
-
-@pytest.mark.parametrize("text", ["3", "{}", '{"measured": [{"median": 1}]}'])
-def test_a_result_of_another_kind_counts_as_none(text):
-    adapter = resolve_device("cpu")
-    adapter.setup(0)
-    words = module.describe(adapter), {"torch": str(torch.__version__)}
-    place = module.save(module.Peaks("cpu", *words, torch.get_num_threads(), [], []))
-    assert load(adapter) is not None
-    place.write_text(text)
-    assert load(adapter) is None
 
 
 RANK = """

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from tests.rehearsal.test_report import copied, log_of
+from tests.support.observe import records
 from tests.support.strict import zip_strict
 
 BROWSER = shutil.which("chromium")
@@ -67,18 +68,19 @@ def chart_of(page, name):
     return page.locator(".chart", has=page.locator("h3", has_text=name)).first
 
 
-def test_the_page_shows_the_numbers_of_the_log(trained, opened):
-    page, wrong = opened(trained())
-    logged = {
-        record["step"]: record
-        for record in map(json.loads, log_of(trained()).read_text().splitlines())
-        if record.get("mode") == "train"
-    }
+def test_the_numbers_of_the_log_on_a_phone_in_the_dark_and_in_print(trained, opened):
+    small = {"width": 390, "height": 800}
+    page, wrong = opened(trained(), viewport=small, color_scheme="dark")
+    logged = {r["step"]: r for r in records(trained()) if r.get("mode") == "train"}
     shown = legend(page, chart_of(page, "loss"))
     record = logged[int(shown["step"])]
     assert float(shown["train"]) == pytest.approx(record["loss"], rel=1e-5)
     said = chart_of(page, "loss").locator("[role=img]").get_attribute("aria-label")
     assert "first train from" in said and "first val from" in said
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    dark = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(dark) != "rgb(255, 255, 255)"
+    assert page.pdf().startswith(b"%PDF")
     assert wrong == []
 
 
@@ -100,17 +102,6 @@ def test_runs_are_hidden_and_smoothed_and_drawn_by_time(trained, opened):
     assert wrong == []
 
 
-def test_a_phone_in_the_dark_and_a_printer_show_it_whole(trained, opened):
-    small = {"width": 390, "height": 800}
-    page, wrong = opened(trained(), viewport=small, color_scheme="dark")
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != (
-        "rgb(255, 255, 255)"
-    )
-    assert page.pdf().startswith(b"%PDF")
-    assert wrong == []
-
-
 def test_markup_in_a_name_does_not_run(trained, opened, tmp_path):
     work_dir = copied(trained, tmp_path)
     name = "<img src=x onerror=\"document.title='ran'\">"
@@ -124,79 +115,55 @@ def test_markup_in_a_name_does_not_run(trained, opened, tmp_path):
     assert wrong == []
 
 
-def diverged(trained, tmp_path, name="diverged"):
-    """A run whose last loss is NaN and whose record says why it failed."""
+def changed(trained, tmp_path, name, lines=(), **facts):
+    """A copy of the run that logged more lines, with other facts."""
     work_dir = copied(trained, tmp_path, name)
     log = log_of(work_dir)
-    lines = [{"mode": "train", "step": step, "loss": "NaN"} for step in (9, 10)]
     log.write_text(log.read_text() + "".join(f"{json.dumps(x)}\n" for x in lines))
-    facts = json.loads((work_dir / "run.json").read_text())
-    facts.update(status="failed", error="the loss is nan at iteration 9")
-    (work_dir / "run.json").write_text(json.dumps(facts))
+    record = json.loads((work_dir / "run.json").read_text())
+    (work_dir / "run.json").write_text(json.dumps({**record, **facts}))
     return work_dir
 
 
-def test_a_diverged_run_spoils_no_chart_and_says_why_it_failed(
+def test_diverged_killed_resumed_and_empty_runs_are_beside_a_good_one(
     trained, opened, tmp_path
 ):
-    bare = tmp_path / "only nan"
-    bare.mkdir()
-    (bare / "1.log.json").write_text('{"mode": "train", "step": 1, "loss": "NaN"}\n')
-    page, wrong = opened(trained(), diverged(trained, tmp_path), bare)
-    assert wrong == []
-    assert page.locator(".chart canvas").count() == page.locator(".chart").count() > 2
-    assert "are NaN or infinite" in chart_of(page, "loss").inner_text()
-    assert "failed because" in page.locator("table").first.inner_text()
-    assert "the loss is nan at iteration 9" in page.locator("table").first.inner_text()
-
-
-def test_killed_resumed_and_empty_runs_are_beside_a_good_one(trained, opened, tmp_path):
-    killed = copied(trained, tmp_path, "killed")
-    facts = json.loads((killed / "run.json").read_text())
-    kept = ("device", "versions", "started", "command")
-    running = {**{key: facts[key] for key in kept}, "status": "running"}
-    (killed / "run.json").write_text(json.dumps(running))
-    resumed = copied(trained, tmp_path, "resumed")
+    nan = [{"mode": "train", "step": step, "loss": "NaN"} for step in (9, 10)]
+    failed = {"status": "failed", "error": "the loss is nan at iteration 9"}
+    diverged = changed(trained, tmp_path, "diverged", nan, **failed)
+    killed = changed(trained, tmp_path, "killed", status="running", seconds=None)
+    times = {"seconds": {"evaluation": 9.0, "compute": 1.0}, "duration_seconds": 10.0}
+    resumed = changed(trained, tmp_path, "resumed", **times)
     part = {"started": "2026-01-01T00:00:00+0000", "status": "interrupted"}
     part |= {"error": "SIGTERM", "duration_seconds": 60.0, "seconds": {"data": 60.0}}
     (resumed / "run-20260101_000000.json").write_text(json.dumps(part))
-    empty = tmp_path / "empty"
+    bare, empty = tmp_path / "only nan", tmp_path / "empty"
+    bare.mkdir()
+    (bare / "1.log.json").write_text(json.dumps(nan[0]))
     empty.mkdir()
     failed = {"status": "failed", "error": "no module named layers"}
     (empty / "run.json").write_text(json.dumps(failed))
-    page, wrong = opened(trained(), killed, resumed, empty)
+    page, wrong = opened(trained(), diverged, killed, resumed, bare, empty)
     assert wrong == []
+    assert page.locator(".chart canvas").count() == page.locator(".chart").count() > 2
+    assert "are NaN or infinite" in chart_of(page, "loss").inner_text()
     series = chart_of(page, "loss").locator(".u-legend .u-series")
-    assert series.count() == 1 + 2 * 3
-    tables = page.locator("table").all_inner_texts()
-    assert "no module named layers" in tables[0]
-    assert "lost" in tables[0] and "last heard of" in tables[0]
-    assert "SIGTERM" in tables[1] and "2026-01-01" in tables[1]
+    assert series.count() == 1 + 2 * 4 + 1  # the bare run has no validation
+    facts, parts = page.locator("table").all_inner_texts()[:2]
+    for said in ("the loss is nan at iteration 9", "no module named layers"):
+        assert said in facts
+    assert "failed because" in facts and "lost" in facts and "last heard of" in facts
+    assert "SIGTERM" in parts and "2026-01-01" in parts
+    assert page.get_by_text("It recorded no times.").count() == 3
     bars = page.locator(".legend").all_inner_texts()
-    assert len(bars) == 3  # the killed one's by its log
-    assert "data" in bars[2] and "1 min" in bars[2]
-    assert page.get_by_text("The log has no times.").count() == 1
-
-
-def test_a_part_of_the_time_has_one_colour_in_all_runs_and_a_legend(
-    trained, opened, tmp_path
-):
-    other = copied(trained, tmp_path, "other")
-    facts = json.loads((other / "run.json").read_text())
-    facts["seconds"] = {"evaluation": 9.0, "compute": 1.0}
-    (other / "run.json").write_text(json.dumps({**facts, "duration_seconds": 10.0}))
-    page, wrong = opened(trained(), other)
+    assert len(bars) == 3 and "data 85.7% (60 s)" in bars[2]
     colours = page.evaluate(
         """[...document.querySelectorAll('.bar')].map(bar => Object.fromEntries(
             [...bar.children].map(part => [part.title.split(' ')[0],
                 getComputedStyle(part).backgroundColor])))"""
     )
-    assert colours[0]["compute"] == colours[1]["compute"]
-    assert colours[1]["compute"] != colours[1]["evaluation"]
-    legend = page.locator(".legend").nth(1)
-    assert legend.locator("i").count() == 2
-    assert "evaluation 90.0%" in legend.inner_text()
-    assert wrong == []
+    assert colours[0]["compute"] == colours[2]["compute"]
+    assert len(set(colours[2].values())) == 3
 
 
 def test_twenty_runs_with_long_names_fit_on_a_page(trained, opened, tmp_path):

@@ -47,8 +47,7 @@ def infer_rule(
     """`greater` or `less`: given, or inferred from the metric's name, in any case.
 
     As in MMCV: a name equal to a key decides before a name that contains one, and
-    the greater keys are looked at first. Of `SET/RESULT`, as
-    OpenMMLab names some, the result decides, if it can.
+    the greater keys are looked at first. Of `SET/RESULT` the result decides, if it can.
 
     Raises:
         UnknownNameError: (a KeyError) `rule` is neither of the two.

@@ -25,6 +25,7 @@ from devrun.hooks.evaluation.best import (
 )
 from devrun.hooks.evaluation.loop import (
     Steps,
+    check_set_names,
     check_shares,
     collect_predictions,
     dataset_of,
@@ -60,8 +61,12 @@ class EvalHook(Hook):
        `metric=`: a name in METRICS such as `accuracy` or `top5`, a dict with a `type`
        such as `torchmetrics.F1Score`, or a list of these.
 
+    Several sets are evaluated one after the other. Their results are named
+    `SET/RESULT`; `dataloader` and `dataset` are those of the set in turn.
+
     Args:
-        dataloader: a DataLoader, of which on several ranks each takes its share.
+        dataloader: a DataLoader, or a dict of them by the names of their sets; on
+            several ranks each takes its share.
         start, interval, by_epoch: see above.
         save_best: name of the result by which the best checkpoint
             `best_NAME_epoch_N` (or `_iter_N`) is kept, or `auto` for the first one.
@@ -85,7 +90,7 @@ class EvalHook(Hook):
     _default_less_keys: Sequence[str] = LESS_KEYS
     # MMCV's names: subclasses put those of their own metrics there.
     tries_first = 0
-    """Batches that are evaluated before a new run's first update."""
+    """Batches of each set that are evaluated before a new run's first update."""
 
     def __init__(
         self,
@@ -106,14 +111,18 @@ class EvalHook(Hook):
     ) -> None:
         whole_number("start", 0 if start is None else start, least=0)
         whole_number("interval", interval)
-        self.dataloader, self.dataset = dataloader, dataset_of(dataloader)
+        sets = dataloader if isinstance(dataloader, Mapping) else {"": dataloader}
+        check_set_names(sets, save_best)
+        self.loaders: dict[str, Any] = dict(sets)
+        datasets = [dataset_of(loader) for loader in sets.values()]
+        self._set = next(iter(sets))
         self.start, self.interval, self.by_epoch = start, interval, by_epoch
         self.save_best, self.test_fn, self.at_end = save_best, test_fn, at_end
         self.greater_keys = keys_of(greater_keys, self._default_greater_keys)
         self.less_keys = keys_of(less_keys, self._default_less_keys)
         self.eval_kwargs = eval_kwargs
         self.metrics: list[Any] = []
-        if test_fn is None and not judges(self.dataset):
+        if test_fn is None and not all(map(judges, datasets)):
             accepted = list(inspect.signature(EvalHook).parameters)[1:-1]
             self.metrics = metrics_of(self.dataset, dict(eval_kwargs), accepted)
         self.key_indicator = save_best
@@ -190,19 +199,20 @@ class EvalHook(Hook):
             return
         began = perf_counter()
         with runner.trying_out():
-            loader = runner.prepare_eval_loader(self.dataloader)
-            if loader.in_step is not None:
-                return
-            try:
-                self._try_set(runner, batches)
-            except Exception:
-                told = "failed in the first %d batches of the evaluation, which are "
-                told += "tried before training (--no-sanity does not)"
-                runner.logger.error(told, batches)
-                raise
-            finally:
-                loader.close()
-                loader.set_epoch(0)  # workers draw as if it had not been read
+            for name in self._each_set():
+                loader = runner.prepare_eval_loader(self.dataloader)
+                if loader.in_step is not None:
+                    continue
+                try:
+                    self._try_set(runner, batches)
+                except Exception:
+                    told = "failed in the first %d batches of the evaluation%s, which "
+                    told += "are tried before training (--no-sanity does not)"
+                    runner.logger.error(told, batches, f" {name}".rstrip())
+                    raise
+                finally:
+                    loader.close()
+                    loader.set_epoch(0)  # workers draw as if it had not been read
         exclude_time(runner, perf_counter() - began, "evaluation")
 
     def _try_set(self, runner: Run, batches: int) -> None:
@@ -213,7 +223,7 @@ class EvalHook(Hook):
         more = [m for m in runner.eval_metrics if m not in self.metrics]
         found = evaluate_means(steps, [*self.metrics, *more])
         made = [name for metric in set_metrics(self.metrics) for name in metric.names]
-        self._check_indicator([*found, *made])
+        self._check_indicator([self._named(name) for name in (*found, *made)])
 
     def evaluate(self, runner: Run, results: Any) -> Any:
         """Results of each sample -> score to compare by, all values in the log buffer.
@@ -274,7 +284,8 @@ class EvalHook(Hook):
 
     def _check_shares(self, runner: Run) -> None:
         if runner.world_size > 1:
-            check_shares(runner.prepare_eval_loader(self.dataloader))
+            for loader in self.loaders.values():
+                check_shares(runner.prepare_eval_loader(loader))
 
     def _should_evaluate(self, runner: Run) -> bool:
         done = (runner.epoch if self.by_epoch else runner.iter) + 1
@@ -293,7 +304,8 @@ class EvalHook(Hook):
         if type(self)._do_evaluate is EvalHook._do_evaluate:
             score = self._score(runner)
         else:
-            score = _evaluate_own(self, runner)
+            scores = [_evaluate_own(self, runner) for _ in self._each_set()]
+            score = _first_score(scores)
         # None also when there were no results; a warning said so
         if save and self.save_best is not None and score is not None:
             self._save_ckpt(runner, score)
@@ -304,13 +316,17 @@ class EvalHook(Hook):
         return self._score(runner)
 
     def _score(self, runner: Run) -> Any:
+        found, batches = {}, 0
         with runner.evaluating():
-            found, batches = self._results(runner)
+            for name in self._each_set():
+                found[name], count = self._results(runner)
+                batches += count
         runner.log_buffer.output["eval_iter_num"] = batches
-        return self.evaluate(runner, found)
+        scores = [self.evaluate(runner, found[name]) for name in self._each_set()]
+        return _first_score(scores)
 
     def _results(self, runner: Run) -> tuple[Any, int]:
-        """Of one pass over the data, and its number of batches."""
+        """Of one pass over the set in turn, and its number of batches."""
         if self.test_fn is not None:
             loader = runner.prepare_eval_loader(self.dataloader)
             results = self.test_fn(runner.model, loader, **self._test_options())
@@ -323,6 +339,19 @@ class EvalHook(Hook):
             for metric in set_metrics(self.metrics):
                 results.update(metric.of_set(runner, self.dataloader))
         return results, steps.batches
+
+    def _each_set(self) -> Iterator[str]:
+        for name in self.loaders:
+            self._set = name
+            yield name
+
+    @property
+    def dataloader(self) -> Any:
+        return self.loaders[self._set]
+
+    @property
+    def dataset(self) -> Any:
+        return self.dataloader.dataset
 
     def _test_options(self) -> dict[str, Any]:
         """Further arguments of `test_fn`."""
@@ -337,6 +366,7 @@ class EvalHook(Hook):
         """Put the named results into the log; the one that `save_best` goes by."""
         self.evaluated_at = (runner.epoch, runner.iter)
         output = runner.log_buffer.output
+        named = {self._named(name): value for name, value in named.items()}
         output.update((name, plain_number(value)) for name, value in named.items())
         runner.log_buffer.ready = True
         if self.save_best is None:
@@ -355,13 +385,17 @@ class EvalHook(Hook):
         return named.get(str(self.key_indicator))
 
     def _check_indicator(self, named: Collection[str]) -> None:
-        """Refuse a `save_best` that is not among the results."""
+        """Refuse a `save_best` that is not among the results of its set."""
         known = self.save_best in (None, "auto") or str(self.key_indicator) in named
-        if not known:
+        of_this_set = str(self.key_indicator).startswith(self._named(""))
+        if not known and of_this_set:
             raise UnknownNameError(
                 f"save_best={self.key_indicator!r} is not a result of the evaluation; "
                 f"there are: {', '.join(sorted(named))}; name one of these, or 'auto'"
             )
+
+    def _named(self, result: str) -> str:
+        return f"{self._set}/{result}" if self._set else result
 
     def _save_ckpt(self, runner: Run, key_score: Any) -> None:
         metric, rule = str(self.key_indicator), str(self.rule)
@@ -399,6 +433,11 @@ class DistEvalHook(EvalHook):
 
     def _test_options(self) -> dict[str, Any]:
         return {"tmpdir": self.tmpdir, "gpu_collect": self.gpu_collect}
+
+
+def _first_score(scores: list[Any]) -> Any:
+    """The score of the set that `save_best` goes by, if any is there."""
+    return next((score for score in scores if score is not None), None)
 
 
 def _evaluate_own(hook: EvalHook, runner: Run) -> Any:

@@ -17,6 +17,7 @@ from devrun.errors import (
     ConfigError,
     ConfigTypeError,
     DataError,
+    UnknownNameError,
     nearest,
 )
 from devrun.hooks.progress import over_evaluation
@@ -161,6 +162,20 @@ def length_of(collection: Any) -> int | None:
         return len(collection)
     except (TypeError, NotImplementedError):
         return None
+
+
+def check_set_names(sets: Mapping[str, Any], save_best: Any) -> None:
+    """Refuse a `save_best` that names none of several evaluation sets."""
+    if save_best in (None, "auto") or "" in sets:
+        return
+    name, slash, result = str(save_best).partition("/")
+    if not slash or name not in sets:
+        hint = nearest(str(save_best), [f"{known}/{result or name}" for known in sets])
+        raise UnknownNameError.of(
+            "save_best",
+            f"must name one of the evaluation sets {', '.join(sets)} and its result, "
+            f"got {save_best!r}; {hint}",
+        )
 
 
 def judges(dataset: Any) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from devrun.errors import ConfigError
 from devrun.rehearsal.compare.operators import (
     Operator,
     first_parting,
@@ -32,7 +31,7 @@ from devrun.rehearsal.compare.records import (
     distance,
 )
 
-SCHEMA = "devrun.compare/2"
+SCHEMA = "devrun.compare/3"
 IN_BOTH = ("dropout", "batch", "gradient", "update", "buffer")
 """Of these, one that only one training has is a difference, if both devices show them.
 """
@@ -52,7 +51,6 @@ class Parting:
         name: the module, parameter or buffer; "" for the model's own step.
         difference: relative, the norm of the difference over the larger norm.
         tolerance: the same, that rounding may cause.
-        worst: the largest difference of a value, over the largest value.
         cause: what usually makes this kind of record part first.
         alone: the training that parts from itself when it is repeated; None where
             both repeat themselves.
@@ -67,7 +65,6 @@ class Parting:
     name: str
     difference: float
     tolerance: float
-    worst: float
     cause: str
     alone: str | None
     places: list[str]
@@ -77,7 +74,9 @@ class Parting:
     def may_be_rounding(self) -> bool:
         """Whether it might be that of many operations, each of which adds some."""
         if self.step == 1:
-            return self.kind in ("gradient", "update") and math.isfinite(self.worst)
+            return self.kind in ("gradient", "update") and math.isfinite(
+                self.difference
+            )
         return self.kind not in ("batch", "hyperparameter")
 
 
@@ -137,17 +136,16 @@ class Trained:
         found.check_repeated(record(self.cfg, self.label, steps))
         return found
 
-    def measure(self, found: Recording) -> None:
-        """Fill `noise` of what `recorded` gave, if it repeats itself."""
-        for move in range(MOVES if found.astray is None else 0):
-            moved = record(self.cfg, "", found.steps, found.epsilon, move)
-            found.measure(moved)
+    def measure(self, found: Recording, *, jumps: bool = False) -> None:
+        """Add to `noise` of what `recorded` gave what one rounding does.
 
-    def measure_jumps(self, found: Recording) -> None:
-        """Add to `noise` what several roundings do, such as to cross a ReLU's kink."""
-        for move in range(MOVES, 3 * MOVES):
-            moved = record(self.cfg, "", found.steps, SLACK * found.epsilon, move)
-            found.measure(moved, jumps=True)
+        Args:
+            jumps: what several do, such as to cross a ReLU's kink.
+        """
+        rounding = found.epsilon * (SLACK if jumps else 1.0)
+        for move in range(MOVES, 3 * MOVES) if jumps else range(MOVES):
+            moved = record(self.cfg, "", found.steps, rounding, move)
+            found.measure(moved, jumps=jumps)
 
     def operators(self, step: int, name: str, rounding: float = 0.0) -> list[Operator]:
         """Those of a module in an update; of "" those of the whole step."""
@@ -164,11 +162,8 @@ def compare(
         steps: updates.
 
     Raises:
-        ConfigError: `steps` is below 1.
         DevrunError: one of them cannot be built or run.
     """
-    if steps < 1:
-        raise ConfigError(f"--steps must be 1 or more, got {steps}")
     sides = (first, second)
     found = [s if isinstance(s, Recording) else s.recorded(steps) for s in sides]
     for recording, side in zip(found, sides):
@@ -182,19 +177,18 @@ def compare(
     result = _laid_over(found[0], found[1], found[at])
     part = result.parting
     if part is not None and isinstance(side, Trained) and part.may_be_rounding:
-        side.measure_jumps(found[at])
+        side.measure(found[at], jumps=True)
         result = _laid_over(found[0], found[1], found[at])
         part = result.parting
     if part is None or part.kind in NO_CODE:
         return result
-    where = (part.step, "" if part.kind == "loss" else part.name)
-    if isinstance(first, Recording) or isinstance(second, Recording):
+    if not (isinstance(first, Trained) and isinstance(second, Trained)):
         return result
+    where = (part.step, "" if part.kind == "loss" else part.name)
     one, two = first.operators(*where), second.operators(*where)
     moved = (first, second)[at].operators(*where, found[at].epsilon)
-    operator = first_parting(
-        one, two, (one, two)[at], moved, found[at].least(part.kind)
-    )
+    least = found[at].least(part.kind)
+    operator = first_parting(one, two, (one, two)[at], moved, least)
     return replace(result, parting=replace(part, operator=operator))
 
 
@@ -206,15 +200,14 @@ def _astray(
     apart: float,
 ) -> Comparison:
     """One of them does not repeat itself: nothing that follows can be trusted."""
-    tolerance = recording.epsilon**0.5
-    part = _parting(key, found, apart, tolerance, 0.0, UNSEEDED)
+    part = _parting(key, found, apart, recording.epsilon**0.5, UNSEEDED)
     operator = None
     if isinstance(side, Trained) and key.kind not in NO_CODE:
         name = "" if key.kind == "loss" else part.name
         once, again = (side.operators(key.step, name) for _ in range(2))
         operator = first_parting(once, again, once, [], recording.least(key.kind))
     part = replace(part, alone=recording.label, operator=operator)
-    return _result(found[0], found[1], 0.0, 0.0, part)
+    return _result(found[0], found[1], part)
 
 
 def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison:
@@ -224,13 +217,14 @@ def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison
         coarser: the one of the two with the coarser precision, and its noise.
     """
     closest = unseen = 0.0
+    part = None
     nothing = set()  # weights whose gradient is rounding alone, in an update
     for key in _in_order(one, two):
         if key not in one.records or key not in two.records:
             owner = one if key in one.records else two
             cause = f"only {owner.label} has it: {CAUSES[key.kind]}"
-            part = _parting(key, (one, two), math.inf, 0.0, math.inf, cause)
-            return _result(one, two, closest, unseen, part)
+            part = _parting(key, (one, two), math.inf, 0.0, cause)
+            break
         a, b = one.records[key], two.records[key]
         apart = distance(a, b)
         rounding = SLACK * coarser.noise.get(key, 0.0)
@@ -243,11 +237,9 @@ def _laid_over(one: Recording, two: Recording, coarser: Recording) -> Comparison
             closest = max(closest, apart / tolerance)
             unseen = max(unseen, tolerance if key.kind == "loss" else 0.0)
         else:
-            same = a.shape == b.shape
-            worst = float((a - b).abs().max() / a.abs().max()) if same else math.inf
-            part = _parting(key, (one, two), apart, tolerance, worst)
-            return _result(one, two, closest, unseen, part)
-    return _result(one, two, closest, unseen, None)
+            part = _parting(key, (one, two), apart, tolerance)
+            break
+    return _result(one, two, part, closest, unseen)
 
 
 def _in_order(one: Recording, two: Recording) -> Iterator[Key]:
@@ -264,7 +256,6 @@ def _parting(
     found: Sequence[Recording],
     apart: float,
     tolerance: float,
-    worst: float,
     cause: str | None = None,
 ) -> Parting:
     name, called = key.name, ""
@@ -288,7 +279,6 @@ def _parting(
         name=name,
         difference=apart,
         tolerance=tolerance,
-        worst=worst,
         cause=cause or f"{CAUSES[key.kind]}{called}",
         alone=None,
         places=places,
@@ -299,9 +289,9 @@ def _parting(
 def _result(
     one: Recording,
     two: Recording,
-    closest: float,
-    unseen: float,
     parting: Parting | None,
+    closest: float = 0.0,
+    unseen: float = 0.0,
 ) -> Comparison:
     kinds = [kind for kind in KINDS if kind in one.kinds & two.kinds]
     return Comparison(

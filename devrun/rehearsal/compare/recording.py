@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizers
 
 from devrun.hooks.base import Hook
 from devrun.parallel.strategy import optimizers_in
+from devrun.rehearsal.bench import DTYPES
 from devrun.rehearsal.compare.records import (
     KEPT,
     OF_INPUTS,
@@ -255,10 +256,11 @@ def record(
         finally:
             recorder.close()
         session = training.runner.session
+        precision = session.policy.precision
         tf32 = getattr(getattr(session.adapter, "options", None), "tf32", None)
-        recording.precision = session.policy.precision
-        if tf32 and recording.precision == "fp32":
-            recording.precision = "tf32"
+        # tf32 has the fraction of fp16
+        name = "fp16" if tf32 and precision == "fp32" else precision
+        recording.epsilon = torch.finfo(DTYPES.get(name, torch.float32)).eps
     return recording
 
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from devrun.errors import ConfigError
 from devrun.files import disk_errors, open_regular, replace_file
-from devrun.rehearsal.bench import DTYPES
 from devrun.text import one_line
 
-SCHEMA = "devrun.recording/4"
+SCHEMA = "devrun.recording/5"
 KINDS = ("dropout", "batch", "hyperparameter", "input", "activation", "loss",
          "gradient", "update", "buffer")  # fmt: skip
 KEPT, OF_INPUTS = 1 << 18, 1 << 14
@@ -27,7 +26,7 @@ MOVES = 3
 SLACK = 8.0
 """Times the measured effect of one rounding that is still rounding: a step rounds once
 an operation, the measurement once a weight. An H200 used 4.2 of them for a GPT."""
-FEWEST = {"fp64": 16, "fp32": 16, "tf32": 4, "bf16": 4, "fp16": 4}
+FEWEST, FEWEST_OF_HALF = 16, 4
 """Roundings that are always allowed, for records which that one did not reach. Fewer in
 half precision, whose sums are formed in fp32 and rounded once."""
 
@@ -56,6 +55,7 @@ class Recording:
     """A training's records, in the order in which they were computed.
 
     Attributes:
+        epsilon: the relative distance of two neighbouring numbers of its precision.
         steps: updates.
         whole: updates of the training that these begin.
         noise: how far one rounding of the first weights carries a record, relative to
@@ -66,7 +66,7 @@ class Recording:
     """
 
     label: str
-    precision: str = "fp32"
+    epsilon: float = 0.0
     steps: int = 0
     whole: int = 0
     records: dict[Key, Tensor] = field(default_factory=dict)
@@ -79,15 +79,11 @@ class Recording:
         """Kinds of records that the device could give."""
         return {key.kind for key in self.records}
 
-    @property
-    def epsilon(self) -> float:
-        """The relative distance of two neighbouring numbers of its precision."""
-        return _epsilon(self.precision)
-
     def least(self, kind: str) -> float:
         """The smallest relative difference that counts in such a record."""
-        precision = "fp32" if kind == "hyperparameter" else self.precision
-        return FEWEST.get(precision, 16) * _epsilon(precision)
+        whole = torch.finfo(torch.float32).eps
+        epsilon = whole if kind == "hyperparameter" else self.epsilon
+        return (FEWEST if epsilon <= whole else FEWEST_OF_HALF) * epsilon
 
     def measure(self, moved: Recording, *, jumps: bool = False) -> None:
         """Take what `moved`, the same from moved weights, says of the noise.
@@ -147,12 +143,6 @@ class Recording:
             if (key.step, key.kind) == (step, "gradient")
         )
         return max(gradients, default=0.0)
-
-
-def _epsilon(precision: str) -> float:
-    if precision == "tf32":  # has the fraction of fp16
-        precision = "fp16"
-    return torch.finfo(DTYPES.get(precision, torch.float32)).eps
 
 
 def kept(tensor: Tensor, most: int = KEPT) -> Tensor:

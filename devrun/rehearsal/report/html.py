@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from devrun.rehearsal.report.data import PART, shown
+from devrun.rehearsal.report.data import shown
 from devrun.rehearsal.report.shares import ADVICE
 
 _FOLDER = Path(__file__).parent / "page"
@@ -28,16 +28,7 @@ _FACTS = {
     "seed": "seed", "world_size": "processes", "started": "started",
     "command": "command",
 }  # fmt: skip
-_SWEPT = {
-    "batch": "batch", "per_second": "samples/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms",
-    "graphs": "graphs", "transfers": "transfers",
-}  # fmt: skip
-_AXES = ("per_second", "p50_ms", "p99_ms")
 _CHART = (480, 200)
-_COLUMNS = 5
-"""Runs at the most that have a column each; more have a row."""
-_LONG = ("versions", "command")
-"""Facts that no row of many has room for."""
 _PARTS = tuple(ADVICE)
 """Each has a colour, the same in every run."""
 
@@ -52,28 +43,26 @@ def page(data: Mapping[str, Any]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     env.filters["csp"] = _source
+    env.filters["shown"] = shown
     names = [run["name"] for run in runs]
-    facts = [
-        ["", *names],
-        *([title, *(_fact(run, k) for run in runs)] for k, title in _FACTS.items()),
-        *([t, *(show(run["figures"]) for run in runs)] for t, show in _FIGURES),
-    ]
-    facts = [row for row in facts if any(row[1:])]
-    if many := len(runs) > _COLUMNS:
-        facts = [row for row in facts if row[0] not in _LONG]
+    titles = dict.fromkeys(title for run in runs for title in run["figures"])
     text = env.get_template("page.html").render(
-        title=f"devrun report: {f'{len(runs)} runs' if many else ', '.join(names)}",
+        title=f"devrun report: {', '.join(names) if len(runs) < 6 else len(runs)}",
         names=names,
-        runs=[{**run, "parts": _parts(run["figures"]["shares"])} for run in runs],
-        facts=[list(row) for row in zip(*facts)] if many else facts,
+        runs=[{**run, "parts": _parts(run["shares"])} for run in runs],
+        facts=[
+            *([title, *(_fact(run, k) for run in runs)] for k, title in _FACTS.items()),
+            *(
+                [title, *(run["figures"].get(title) for run in runs)]
+                for title in titles
+            ),
+        ],
         interruptions=[
-            [run["name"], *(shown(part[key]) for key in PART)]
-            for run in runs
-            for part in run["earlier"]
+            [run["name"], *part.values()] for run in runs for part in run["earlier"]
         ],
         sweeps=[_sweep(run["name"], one) for run in runs for one in run["latency"]],
         warnings=_warnings(runs),
-        config=[[key, *map(shown, row)] for key, row in data["config"].items()],
+        config=[[key, *row] for key, row in data["config"].items()],
         # no `<` in it: nothing in a log ends the element
         curves=json.dumps(curves, separators=(",", ":")).replace("<", "\\u003c"),
         programs=[_asset("uPlot.iife.min.js"), _asset("report.js")],
@@ -87,23 +76,23 @@ def _sweep(name: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of a sweep of batch sizes and, where it has times, lines of p50 and p99 by
     throughput in a chart of `_CHART`."""
     points = sweep["points"]
-    keys = [key for key in _SWEPT if any(point[key] is not None for point in points)]
-    table = [[shown(point[key]) for key in keys] for point in points]
-    timed = [p for p in points if all(isinstance(p[k], float) for k in _AXES)]
-    width, height = _CHART
-    right = max((point["per_second"] for point in timed), default=0.0)
-    top = max((point["p99_ms"] for point in timed), default=0.0)
-    across, up = width / (right or 1.0), height / (top or 1.0)
-    lines = {
-        key: " ".join(
-            f"{p['per_second'] * across:.1f},{height - p[key] * up:.1f}" for p in timed
-        )
-        for key in (_AXES[1:] if timed else ())
+    lines, right, top = {}, 0.0, 0.0
+    if "p99_ms" in points[0]:
+        right = max(point["per_second"] for point in points)
+        top = max(point["p99_ms"] for point in points)
+        for key in ("p50_ms", "p99_ms"):
+            at = [(p["per_second"] / right, 1 - p[key] / top) for p in points]
+            lines[key] = " ".join(
+                f"{x * _CHART[0]:.1f},{y * _CHART[1]:.1f}" for x, y in at
+            )
+    return {
+        "name": f"{name}, {sweep['name']}",
+        "titles": list(points[0]),
+        "rows": [list(point.values()) for point in points],
+        "lines": lines,
+        "right": f"{right:.4g}",
+        "top": f"{top:.4g}",
     }
-    ends = {"right": f"{right:.4g}", "top": f"{top:.4g}"}
-    titles = [_SWEPT[key] for key in keys]
-    name = f"{name}, {sweep['name']}"
-    return {"name": name, "titles": titles, "rows": table, "lines": lines, **ends}
 
 
 def _warnings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
@@ -124,64 +113,19 @@ def _parts(shares: Mapping[str, float]) -> list[dict[str, str]]:
         {
             "look": str(_PARTS.index(part)) if part in _PARTS else "other",
             "share": (share := f"{100 * shares[part] / total:.1f}%"),
-            "said": f"{part} {share} ({_duration(shares[part])})",
+            "said": f"{part} {share} ({shares[part]:.4g} s)",
         }
         for part in ordered
     ]
 
 
-def _fact(run: Mapping[str, Any], key: str) -> str:
+def _fact(run: Mapping[str, Any], key: str) -> Any:
     value = run["facts"].get(key)
     if key == "device" and isinstance(value, Mapping):
         return f"{value.get('name')}{' (emulated)' * bool(value.get('emulated'))}"
     if key == "versions" and isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())
-    return shown(value)
-
-
-def _cost(figures: Mapping[str, Any], part: str) -> str:
-    """`120 J (3.3e-05 kWh), measured; money 0.02`."""
-    found = figures["costs"].get(part) or {}
-    said = []
-    if (joules := found.get("joules")) is not None:
-        source = "measured" if figures["measured"] else "at the power given"
-        said.append(f"{joules:,.4g} J ({joules / 3.6e6:.4g} kWh) {source}")
-    if (money := found.get("money")) is not None:
-        said.append(f"money {money:.5g}")
-    return "; ".join(said)
-
-
-def _ratio(figures: Mapping[str, Any]) -> str:
-    found = figures["costs"].get("ratio") or {}
-    return ", ".join(f"{k} {v:.4g}" for k, v in found.items() if v is not None)
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
-_FIGURES = (
-    ("time", lambda f: _duration(f["seconds"])),
-    ("an update", lambda f: shown(f["update_ms"], "{:.4g} ms (median)")),
-    ("samples a second", lambda f: shown(f["samples_per_sec"], "{:,.1f} (median)")),
-    ("memory", lambda f: shown(f["memory_mib"], "{:,.0f} MiB at most")),
-    ("best", lambda f: f"{f['best_metric'] or ''} {shown(f['best_score'])}".strip()),
-    ("at step", lambda f: shown(f["best_step"])),
-    ("training until then", lambda f: _duration(f["best_seconds"])),
-    ("cost", lambda f: _cost(f, "whole")),
-    ("cost until the best", lambda f: _cost(f, "to_best")),
-    ("time to the target", lambda f: _duration(f["costs"]["to_target"]["seconds"])),
-    ("cost to the target", lambda f: _cost(f, "to_target")),
-    ("cost of a sample", lambda f: _cost(f, "per_sample")),
-    ("of a million tokens", lambda f: _cost(f, "per_million_tokens")),
-    ("times less than the first run", _ratio),
-)
+    return value
 
 
 def _asset(name: str) -> str:

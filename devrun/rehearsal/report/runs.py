@@ -12,8 +12,9 @@ import json
 import os
 import re
 import time
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,15 +24,16 @@ import numpy as np
 from devrun.config.limits import Budget
 from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError
-from devrun.files import open_regular, user_path
-from devrun.lock import may_run
-from devrun.text import RECORD, one_line
+from devrun.files import open_regular, read_json, user_path
+from devrun.lock import LOST, may_run
+from devrun.text import one_line
 
 POSITION = ("mode", "epoch", "iter", "step")
 """Fields of a log line that say where it is."""
-_ENTRY = re.compile(
-    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ - \S+ - (?P<level>[A-Z]+) - "
-    r"(?P<text>.*)"
+_WARNING = re.compile(
+    r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ - \S+ - (WARNING|ERROR|CRITICAL) - "
+    r"(.*(?:\n    .*)*)",  # whose other lines are indented
+    re.MULTILINE,
 )
 
 
@@ -62,15 +64,6 @@ class Curve:
         return np.cumsum(np.diff(self.steps, prepend=0) * means)
 
 
-@dataclass(frozen=True)
-class Warned:
-    """A warning or an error of the log, and how often it came."""
-
-    level: str
-    text: str
-    times: int
-
-
 @dataclass
 class RecordedRun:
     """What `read_run` found; parts that are missing are empty."""
@@ -83,7 +76,8 @@ class RecordedRun:
     config: dict[str, Any] = field(default_factory=dict)
     """Dotted key -> value of the resolved config."""
     curves: list[Curve] = field(default_factory=list)
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    """Each once: `level`, `text`, and how many `times` it came."""
     sweeps: list[dict[str, Any]] = field(default_factory=list)
     """What `devrun test --latency --out WORK_DIR/latency.json` found, of each file."""
     problems: list[str] = field(default_factory=list)
@@ -107,47 +101,46 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     """The run whose files are in `work_dir`.
 
     Raises:
-        ConfigError: no folder, or one without a run.
+        ConfigError: no folder of a run.
     """
     path = user_path(work_dir)
-    if not os.path.isdir(path):
-        what = "is a file" if os.path.exists(path) else "is not there"
-        raise ConfigError(
-            f"{str(path)!r} {what}; give the work_dir of a run, the folder that has "
-            "its .log.json"
-        )
-    logs = sorted(path.glob("*.log.json"))
+    logs = sorted(path.glob("*.log.json")) if os.path.isdir(path) else []
     if not logs and not os.path.lexists(path / "run.json"):
         raise ConfigError(
-            f"{str(path)!r} has neither a log of a run (*.log.json) nor run.json; give "
-            "the work_dir that devrun train names in its last line"
+            f"{str(path)!r} is no folder of a run: neither *.log.json nor run.json is "
+            "there; give the work_dir that devrun train names in its last line"
         )
     run = RecordedRun(path)
-    run.curves = list(_curves(logs, run.problems))
+    run.curves = _curves(logs, run.problems)
     run.facts = _facts(path / "run.json", run.problems)
     if run.facts.get("status") == "running":
         run.facts.update(_fate(path))
     found = [_facts(one, run.problems) for one in path.glob("run-*.json")]
     run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
-    run.config = _config(path, run.problems)
-    run.warnings = _warnings(path.glob("*.log"), run.problems)
+    run.config = _config(path / "config.yaml", run.problems)
+    run.warnings = _warnings(sorted(path.glob("*.log")), run.problems)
     run.sweeps = list(_sweeps(sorted(path.glob("latency*.json")), run.problems))
     return run
 
 
 def _fate(path: Path) -> dict[str, Any]:
     """Of a run that has not said that it ended."""
-    heard = max(
-        log.stat().st_mtime for log in (*path.glob("*.log*"), path / "run.json")
-    )
+    files = (*path.glob("*.log*"), path / "run.json")
+    heard = max(file.stat().st_mtime for file in files)
     last = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(heard))
-    if may_run(path):
-        return {"heard": last}
-    return {
-        "status": "lost",
-        "error": "ended without a word: killed, crashed or out of memory",
-        "heard": last,
-    }
+    ended = {} if may_run(path) else {"status": "lost", "error": LOST}
+    return {**ended, "heard": last}
+
+
+@contextmanager
+def _noted(path: Path, problems: list[str]) -> Iterator[None]:
+    """Within, a file that is not what it should be costs only what it held."""
+    try:
+        yield
+    except FileNotFoundError:
+        problems.append(f"{path.name} is not there")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        problems.append(f"{path.name} cannot be read: {one_line(error)}")
 
 
 def _reading(path: Path) -> TextIO:
@@ -159,9 +152,9 @@ def _reading(path: Path) -> TextIO:
     return io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
 
 
-def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
+def _curves(logs: list[Path], problems: list[str]) -> list[Curve]:
     """The values of all logs; a run that was resumed goes on from its checkpoint."""
-    found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+    found: dict[tuple[str, str], dict[int, float]] = {}
     for log in logs:
         began = False
         for record in _records(log, problems):
@@ -172,114 +165,75 @@ def _curves(logs: list[Path], problems: list[str]) -> Iterator[Curve]:
                 began = True
                 _forget(found, step if mode == "train" else step + 1)
             for name, value in _numbers(record):
-                steps, values = found.setdefault((name, mode), ([], []))
-                if steps and steps[-1] == step:
-                    values[-1] = value
-                elif not steps or step > steps[-1]:
-                    steps.append(step)
-                    values.append(value)
-    for (name, mode), (steps, values) in found.items():
-        if steps:
-            yield Curve(name, mode, np.array(steps), np.array(values))
+                found.setdefault((name, mode), {})[step] = value
+    return [
+        Curve(name, mode, *map(np.array, zip(*sorted(values.items()))))
+        for (name, mode), values in found.items()
+        if values
+    ]
 
 
-def _forget(
-    found: Mapping[tuple[str, str], tuple[list[int], list[float]]], step: int
-) -> None:
+def _forget(found: Mapping[tuple[str, str], dict[int, float]], step: int) -> None:
     """Drop what an earlier part of the run logged of `step` and later."""
-    for steps, values in found.values():
-        kept = bisect_left(steps, step)
-        del steps[kept:], values[kept:]
+    for values in found.values():
+        for later in [each for each in values if each >= step]:
+            del values[later]
 
 
 def _records(log: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     broken = 0
-    try:
-        with _reading(log) as file:
-            for line in file:
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    broken += 1
-                    continue
-                if isinstance(record, dict):
-                    yield record
-    except OSError as error:
-        problems.append(f"{log.name} cannot be read: {error.strerror}")
+    with _noted(log, problems), _reading(log) as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                broken += 1
+                continue
+            if isinstance(record, dict):
+                yield record
     if broken:
         problems.append(f"{log.name}: damaged lines left out: {broken}")
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name, value in record.items():
-        if name in POSITION:
-            continue
-        several = isinstance(value, dict)  # the learning rates of several optimizers
-        entries = (
-            {f"{name}/{key}": each for key, each in value.items()}
-            if several
-            else {name: value}
-        )
+        # a dict has the learning rates of several optimizers
+        entries = value if isinstance(value, dict) else {"": value}
         for key, entry in entries.items():
-            if (number := _number(entry)) is not None:
-                yield key, number
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    return None
+            known = entry in ("NaN", "Infinity", "-Infinity")
+            number = isinstance(entry, (int, float)) and not isinstance(entry, bool)
+            if name not in POSITION and (known or number):
+                yield f"{name}/{key}" if key else name, float(entry)
 
 
 def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        with _reading(path) as file:
-            facts = json.load(file)
-    except (OSError, ValueError) as error:
-        reason = (
-            "is not there" if isinstance(error, FileNotFoundError) else "is damaged"
-        )
-        problems.append(f"{path.name} {reason}: device, versions and times are unknown")
-        return {}
+    facts = None
+    with _noted(path, problems):
+        facts = read_json(path)
     return facts if isinstance(facts, dict) else {}
 
 
-_SWEPT = ("batch", "per_second", "p50_ms", "p99_ms", "graphs", "transfers")
-
-
 def _sweeps(paths: list[Path], problems: list[str]) -> Iterator[dict[str, Any]]:
+    """Name and points of each, with what was measured or counted."""
     for path in paths:
-        try:
-            with _reading(path) as file:
-                found = json.load(file)["results"]
+        with _noted(path, problems):
+            found = read_json(path)["results"]
             points = [
-                {key: _number(point[key]) for key in _SWEPT}
+                {key: float(value) for key, value in point.items() if value is not None}
                 for point in found["latency"]
             ]
             how = " (emulated)" if found["emulated"] else ""
             how += f", through {found['through']}" if found["through"] else ""
-        except (OSError, ValueError, LookupError, TypeError):
-            problems.append(f"{path.name} is no sweep of devrun test --latency")
-            continue
-        yield {"name": f"{found['device']}{how}", "points": points}
+            yield {"name": f"{found['device']}{how}", "points": points}
 
 
 def _config(path: Path, problems: list[str]) -> dict[str, Any]:
     """The resolved config as it was written: nothing in it is looked up again."""
-    file = path / "config.yaml"
-    try:
-        with _reading(file) as stream:
-            text = stream.read()
-        tree = read_yaml(text, str(file), Budget())
-    except (OSError, ValueError) as error:  # a ConfigError is a ValueError
-        absent = isinstance(error, FileNotFoundError)
-        reason = "is not there" if absent else f"cannot be read ({one_line(error)})"
-        problems.append(f"{file.name} {reason}: the config is not compared")
-        return {}
+    tree: dict[str, Any] = {}
+    with _noted(path, problems), _reading(path) as stream:
+        tree = read_yaml(stream.read(), str(path), Budget())
     tree.pop("work_dir", None)  # where it is, not what it does
-    return dict(flat(tree))
+    return dict(flat(tree)) if tree else {}
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -294,31 +248,13 @@ def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _warnings(logs: Iterable[Path], problems: list[str]) -> list[Warned]:
+def _warnings(logs: Iterable[Path], problems: list[str]) -> list[dict[str, Any]]:
     """Warnings and errors in the order of their first time; equal ones once."""
-    counts: dict[tuple[str, str], int] = {}
-    for log in sorted(logs):
-        try:
-            with _reading(log) as file:
-                for key in _entries(file):
-                    counts[key] = counts.get(key, 0) + 1
-        except OSError as error:
-            problems.append(f"{log.name} cannot be read: {error.strerror}")
-    return [Warned(level, text, times) for (level, text), times in counts.items()]
-
-
-def _entries(file: TextIO) -> Iterator[tuple[str, str]]:
-    """(level, text) of the warnings and errors of a log."""
-    level, lines = "", [""]
-    for line in file:
-        entry = _ENTRY.match(line)
-        if entry is None:
-            if level:
-                lines.append(line.rstrip("\n")[:RECORD])
-            continue
-        if level:
-            yield level, "\n".join(lines)
-        known = entry["level"] in ("WARNING", "ERROR", "CRITICAL")
-        level, lines = entry["level"] if known else "", [entry["text"][:RECORD]]
-    if level:
-        yield level, "\n".join(lines)
+    counts: Counter[tuple[str, str]] = Counter()
+    for log in logs:
+        with _noted(log, problems), _reading(log) as file:
+            counts.update((m[1], m[2]) for m in _WARNING.finditer(file.read()))
+    return [
+        {"level": level, "text": text, "times": times}
+        for (level, text), times in counts.items()
+    ]
