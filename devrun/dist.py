@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from devrun.errors import (
@@ -210,19 +210,6 @@ def gather_objects(value: T) -> list[T]:
     gathered: list[Any] = [None] * group.get_world_size()
     group.all_gather_object(gathered, value)
     return gathered
-
-
-def gather_numbers(values: Sequence[float]) -> list[list[float]]:
-    """`values`, as many on every rank, by rank; on every rank. One message."""
-    group = _group()
-    if group is None:
-        return [list(values)]
-    import torch
-
-    mine = torch.tensor(values, dtype=torch.float64, device=_device_for_numbers())
-    gathered = [torch.empty_like(mine) for _ in range(group.get_world_size())]
-    group.all_gather(gathered, mine)
-    return [row.tolist() for row in gathered]
 
 
 def broadcast_object(value: T, src: int = 0) -> T:

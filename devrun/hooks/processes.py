@@ -7,12 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from devrun.dist import (
-    allreduce_params,
-    broadcast_tensors,
-    gather_numbers,
-    gather_objects,
-)
+from devrun.dist import allreduce_params, broadcast_tensors, gather_objects
 from devrun.hooks.base import Hook, Priority
 from devrun.registry import HOOKS
 from devrun.run import Run
@@ -58,7 +53,7 @@ class StopTogetherHook(Hook):
         pace = (perf_counter() - self._since) / max(done, 1)
         wanted = runner.stop_wanted
         mine = (wanted is not None, pace)
-        stops, paces = zip(*gather_numbers(mine))
+        stops, paces = zip(*gather_objects(mine))
         self._left = self._span = min(max(int(self.seconds / max(paces)), 1), MOST)
         self._since = perf_counter()
         if any(stops):

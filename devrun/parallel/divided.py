@@ -30,15 +30,10 @@ def divided_alike(
     """What `read_checkpoint` takes as `like`, for `model`; None where it is whole.
 
     Saved tensors that are named after a weight and have its shape, such as the moments
-    of an optimizer, will be spread as it is. Not so where its rows have another order
-    here than in the file.
+    of an optimizer, will be spread as it is.
     """
-    orders = getattr(model, "row_orders", {})
-    weights = {
-        name: value
-        for name, value in model.state_dict().items()
-        if is_spread(value) and name not in orders
-    }
+    state = model.state_dict()
+    weights = {name: value for name, value in state.items() if is_spread(value)}
 
     def like(key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
         own = next((weights[name] for name in key.split("/") if name in weights), None)
@@ -55,5 +50,4 @@ def whole_state(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
         return state
     from devrun.parallel.sharding import whole
 
-    orders = getattr(model, "row_orders", {})
-    return {name: whole(value, orders.get(name)) for name, value in state.items()}
+    return {name: whole(value) for name, value in state.items()}

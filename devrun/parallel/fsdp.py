@@ -49,7 +49,6 @@ class FSDP(Strategy):
     _low = False
     """Whether the weights are gathered, and the forward pass runs, in bf16."""
     _exchanges = True
-    _orders: Mapping[Tensor, Tensor]
     _buffers: Sequence[Tensor] = ()
     _modules: Sequence[FSDPModule] = ()
     _numbers: Sequence[nn.Parameter] = ()
@@ -65,10 +64,10 @@ class FSDP(Strategy):
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
         share_weights(model)
         before = dict(model.named_parameters())
-        orders = self._divide(model)
+        self._divide(model)
         after = dict(model.named_parameters())
         follow(optimizer, {old: after[name] for name, old in before.items()})
-        self._finish(model, optimizer, orders)
+        self._finish(model, optimizer)
         return model
 
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
@@ -123,45 +122,32 @@ class FSDP(Strategy):
         return measure
 
     def model_state(self, state: dict[str, Any], *, full: bool) -> dict[str, Any]:
-        return {name: self._kept(name, value, full) for name, value in state.items()}
+        return {name: _kept(value, full) for name, value in state.items()}
 
     def optimizer_state(self, tree: dict[str, Any], *, full: bool) -> dict[str, Any]:
         state = {
-            name: {key: self._kept(name, value, full) for key, value in entries.items()}
+            name: {key: _kept(value, full) for key, value in entries.items()}
             for name, entries in tree["state"].items()
         }
         return {**tree, "state": state}
 
     def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
         for each in optimizers_in(optimizer):
-            sharding.divide_state(each, self._orders)
+            sharding.divide_state(each)
 
     def _name(self) -> str:
         return "parallel: type fsdp"
 
-    def _finish(self, step: Any, optimizer: Any, orders: Mapping[str, Tensor]) -> None:
-        """`orders`: rows of parameters, by their names in the user's module."""
-        user = step.module
-        named = dict(user.named_parameters())
-        self._names = orders
-        if orders:  # for copies of the weights, such as their average
-            user.row_orders = orders
-        self._orders = {named[name]: order for name, order in orders.items()}
+    def _finish(self, step: Any, optimizer: Any) -> None:
         self._modules = [m for m in step.modules() if isinstance(m, FSDPModule)]
         if self.options.broadcast_buffers is not False:
             self._buffers = list(step.buffers())
-        sharding.divide_what_is_loaded(step, self._orders)
+        sharding.divide_what_is_loaded(step)
         self.take_optimizer_state(step, optimizer)
 
-    def _kept(self, name: str, value: Any, full: bool) -> Any:
-        # rows in an order of their own mean nothing to whoever reads the parts
-        order = self._names.get(name)
-        return sharding.whole(value, order) if full or order is not None else value
-
-    def _divide(self, step: Any) -> Mapping[str, Tensor]:
-        """Spread the weights; the new order of rows, where a parameter has one."""
+    def _divide(self, step: Any) -> None:
+        """Spread the weights."""
         self._shard(step)
-        return {}
 
     def _shard(self, step: Any) -> None:
         common: dict[str, Any] = {
@@ -196,6 +182,10 @@ class FSDP(Strategy):
                     output_dtype=torch.float32 if unit is root else None,
                 )
             fully_shard(unit, mp_policy=precision, **common)
+
+
+def _kept(value: Any, full: bool) -> Any:
+    return sharding.whole(value) if full else value
 
 
 def units_of(model: nn.Module, wrap: str | Sequence[str] | None) -> list[nn.Module]:
