@@ -33,6 +33,7 @@ _FACTORIES = frozenset(
 )
 _MOVED = ("_parameters", "_buffers", "_modules")
 _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
+_AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 _AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
 _AS_MODULES = "self.NAME = nn.ModuleList(...), which is moved with it"
 
@@ -113,7 +114,8 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                 site, line = assigned(holder, name)
                 remedy = _AS_MODULES if modules else usual
                 if values is own and isinstance(value, Tensor):
-                    remedy = _AS_BUFFER.replace("...", _assigned(line))
+                    kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER
+                    remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
 

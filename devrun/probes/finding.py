@@ -7,7 +7,7 @@ from typing import Any
 
 SEVERITIES = ("breaks", "slow", "differs", "advice")
 """The worst first."""
-TWO = "two devices"
+MISMATCH = "device mismatch"
 """Kind of what an operator is given of the host and of the device together."""
 
 

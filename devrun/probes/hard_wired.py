@@ -31,6 +31,7 @@ _REMEDIES = {
     "map_location": 'map_location="cpu"',
     "nccl": "leave it out: devrun train --num-devices starts the processes",
     "DataParallel": "leave it out: devrun train --num-devices uses several devices",
+    "pin_memory": "leave it out: loaders pin what goes to a device",
     "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
     "needs none: devrun moves them",
     "autocast": "leave it out, and optimizer_config: {precision: bf16} in the config",
@@ -56,7 +57,7 @@ _SENT = (
 )
 _LEFT_OUT = ("autocast", "GradScaler")
 """What torch does without, and warns, where there is no CUDA."""
-_NAMES = ("module", "nccl", "DataParallel")
+_NAMES = ("module", "nccl", "DataParallel", "pin_memory")
 """What names CUDA in the call itself."""
 _LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
 _RANGES = ("mark", "range_push", "range_pop")
@@ -166,6 +167,7 @@ class Substitutes(TorchFunctionMode):
             replace(torch.cuda, kind, self._typed(kind))
         replace(torch, "Generator", self._generator())
         replace(torch, "load", self._loaded())
+        replace(torch, "set_default_device", self._default())
         replace(distributed, "init_process_group", self._grouped())
         replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
         if self._available:
@@ -191,6 +193,12 @@ class Substitutes(TorchFunctionMode):
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
             self._tell(".cuda()", "cuda")
             return self._placed(self._moved(args[0]), name)
+        if name == "pin_memory":
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError:  # there is nothing to pin it for
+                self._tell(".pin_memory()", name)
+                return args[0]
         if _is_cuda(kwargs.get("device")):
             self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
@@ -296,6 +304,15 @@ class Substitutes(TorchFunctionMode):
             return before(file, map_location, *args, **more)
 
         return load
+
+    def _default(self) -> Callable[..., None]:
+        def choose(device: Any) -> None:
+            if _is_cuda(device):
+                self._tell("set_default_device('cuda')", "device")
+                device = self._device
+            choose.before(device)  # type: ignore[attr-defined]
+
+        return choose
 
     def _grouped(self) -> Callable[..., Any]:
         def begin(backend: Any = None, *args: Any, **kwargs: Any) -> Any:

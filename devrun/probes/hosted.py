@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
 from devrun.probes.births import birth_of, tag_attributes
-from devrun.probes.finding import TWO, Finding
+from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import PLACED, Host
 from devrun.tensors import map_tensors, tensors_in
@@ -28,7 +28,7 @@ _ENGINE = "_engine_run_backward"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 MEANS = {
-    TWO: (
+    MISMATCH: (
         "a tensor of the host meets one of the device",
         "y.to(x.device) here, device=x.device where it is made, or register_buffer for "
         "one that the module keeps",
@@ -72,7 +72,7 @@ class Hosted(TorchFunctionMode):
                 except _REFUSALS:
                     continue
                 hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                births = _known(hosts) if kind == TWO else ()
+                births = _known(hosts) if kind == MISMATCH else ()
                 self.found(kind, func, error, births)
                 return out
             raise
@@ -84,7 +84,7 @@ class Hosted(TorchFunctionMode):
             yield "lengths", self._packed
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
-            yield TWO, self._moved
+            yield MISMATCH, self._moved
         # what changes its operand would change a copy of it
         if self._device in places and not _name(func).endswith("_"):
             yield "refused", self._on_host

@@ -23,6 +23,8 @@ class Notebook:
         self._file = path.open("a", encoding="utf-8", buffering=1)
         self.seen: dict[Any, Finding] = {}
         """What was found, by its key."""
+        self.left_out = False
+        """Whether updates go on without what raised in them."""
 
     @property
     def breaks(self) -> bool:

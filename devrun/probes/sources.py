@@ -48,6 +48,11 @@ def _source(owner: type | ModuleType) -> tuple[list[str], int, str]:
         return [], 0, ""
 
 
+def names(model: nn.Module, error: KeyError) -> bool:
+    """Whether the class of the model has the key in it, and may return it."""
+    return any(str(error.args[0]) in line for line in _source(type(model))[0])
+
+
 def _tree(owner: type) -> tuple[ast.Module, int, str]:
     """Its source as a tree, the number of its first line, and its file."""
     lines, first, file = _source(owner)

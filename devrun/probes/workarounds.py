@@ -10,7 +10,7 @@ from devrun.config.loader import DELETE
 from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.place import KeyPath, dotted
 from devrun.probes import sites
-from devrun.probes.finding import TWO, Finding
+from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.hosted import MEANS
 from devrun.text import joined
 
@@ -55,7 +55,7 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
     if is_out_of_memory(error):
         kind, remedy = "memory", LESS
     if mixed := _MIXED.search(str(error)):  # as `Hosted` says it of other modes
-        kind, what = TWO, mixed[1]
+        kind, what = MISMATCH, mixed[1]
         meaning, remedy = MEANS[kind]
         why = f"{meaning}: {mixed[0]}"
     changes = around(place.path) if place else None

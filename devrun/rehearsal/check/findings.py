@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from devrun.probes.finding import SEVERITIES, TWO, Finding
+from devrun.probes.finding import MISMATCH, SEVERITIES, Finding
 
 SCHEMA = "devrun.check/1"
 
@@ -62,9 +62,9 @@ def merged(
     """
     by_key: dict[Any, tuple[Finding, list[str]]] = {}
     every = list(found)
-    known = any(one.kind == TWO for mode, one in every if mode == modes[0])
+    known = any(one.kind == MISMATCH for mode, one in every if mode == modes[0])
     for mode, finding in every:
-        in_all = known and finding.kind == TWO
+        in_all = known and finding.kind == MISMATCH
         if in_all and mode != modes[0]:  # the first tells where the tensor was made
             continue
         _, seen = by_key.setdefault(finding.key, (finding, []))

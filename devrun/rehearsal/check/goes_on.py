@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import is_ours
 from devrun.probes.sites import defined, of_error
+from devrun.probes.sources import names
 from devrun.probes.workarounds import refusal
 from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.graph_faults import backward_fault
@@ -53,8 +55,6 @@ class GoesOn:
         self._follows = follows
         self._hung = False
         self._sources = Sources()
-        self._replaced = False
-        """Whether there was an update without the names that the model gives."""
         self.reduced: dict[str, int] = {}
         """Key of the config -> the size that it has when nothing is made smaller."""
 
@@ -121,6 +121,9 @@ class GoesOn:
         if isinstance(error, NoGradientError) and given:
             untrained(self._note, training, given[0])
             return False
+        explained: dict[str, Any] = {}
+        if isinstance(error.__cause__, IndexError):
+            explained, error = {"why": str(error)}, error.__cause__
         own = isinstance(error, DevrunError) or is_out_of_memory(error)
         if own or self.whole(error):
             raise error
@@ -131,12 +134,16 @@ class GoesOn:
         if of_error(error) is None:
             raise error
         left = self._sources.leave_out(error)
-        if not (left.follows or (self._replaced and isinstance(error, KeyError))):
-            self._note.found(refusal(error))
+        follows = left.follows
+        if not given and isinstance(error, KeyError):  # of a hook
+            follows |= self._note.left_out and names(training.runner.model, error)
+        if not follows:
+            self._note.found(replace(refusal(error), **explained))
+        self._note.left_out |= bool(given and left.gone)
         return left.gone is not None
 
     def _update(self, model: Any, batch: Any, *_: Any) -> StepOutput:
-        self._replaced = True
+        self._note.left_out = True
         loss = next(model.parameters()).detach().sum() * 0  # where the weights are
         return StepOutput(
             loss=loss, log_vars={"loss": loss}, num_samples=batch_size_of(batch) or 1

@@ -25,6 +25,11 @@ from devrun.tensors import tensors_in
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
 _NAMED = 3
+_TRAINED = "compute it of the weights that are to be trained, with lr above 0"
+_BACKWARD = (
+    "who goes backward in train_step also calls step() of the optimizer: nobody does",
+    "leave backward() out, which every update does; or call optimizer.step() after it",
+)
 _UNREGISTERED = (
     "the model does not know what is in a list or dict: these weights get gradients, "
     "and are neither trained nor saved",
@@ -33,22 +38,26 @@ _UNREGISTERED = (
 
 
 class _Ends(TorchFunctionMode):
-    """Notes the line at which what came of weights needs no gradient any more."""
+    """Notes the line at which the way from weights ends, or goes on without them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sites: dict[int, tuple[Tensor, str | None]] = {}
+        self.backward: str | None = None
+        """The line that goes backward itself."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         given = list(tensors_in((args, kwargs)))
-        ends = not given or any(tensor.requires_grad for tensor in given)
-        before = (self.site_of(tensor) for tensor in given)
-        site = sites.here(2) if ends else next(filter(None, before), None)
+        if func is Tensor.backward:
+            self.backward = sites.here(2)
+        before = next(filter(None, map(self.site_of, given)), None)
+        trained = any(one.requires_grad and not self.site_of(one) for one in given)
+        site = sites.here(2) if trained or not given else before
         for tensor in tensors_in(out):
-            if not tensor.requires_grad:
+            if not (tensor.requires_grad and trained):
                 self._sites[id(tensor)] = tensor, site
         return out
 
@@ -59,22 +68,17 @@ class _Ends(TorchFunctionMode):
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
     ends = _Ends()
+    remedy = _TRAINED
     try:
         site = ends.site_of(run_again(training, batch, ends))
     except Exception:  # noqa: BLE001 - of the user's model, called once more
         site = None
-    note.found(
-        Finding(
-            severity="breaks",
-            kind="no gradient",
-            what="the loss",
-            why="no weight takes part in it, so that an update changes none",
-            remedy="take out the detach(), item(), argmax or no_grad() there"
-            if site
-            else "compute it of the weights that are to be trained, with lr above 0",
-            site=site,
-        )
-    )
+    why = "no weight takes part in it, so that an update changes none"
+    if site:
+        remedy = "take out the detach(), item(), argmax or no_grad() there"
+    elif ends.backward:
+        site, (why, remedy) = ends.backward, _BACKWARD
+    note.found(Finding("breaks", "no gradient", "the loss", why, remedy, site))
 
 
 def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:
@@ -116,8 +120,7 @@ class GradientsProbe(Probe):
             for name, parameter in training.runner.model.named_parameters()
             if parameter.requires_grad and name in self._named - self._seen
         ]
-        ended = {key[1] for key in self.note.seen} & set(BACKWARD)
-        if ended or not (idle and self._seen):
+        if self.note.left_out or not (idle and self._seen):
             return
         more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
         names = ", ".join(idle[:_NAMED]) + more

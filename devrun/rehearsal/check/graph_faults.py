@@ -37,7 +37,7 @@ def backward_fault(error: Exception, training: Any, batch: Any) -> Finding | Non
         site = _changed(training, batch)
         return Finding("breaks", BACKWARD[0], "a tensor", why, remedy, site)
     if _AGAIN.search(why):
-        kept = next(_kept(training.runner.model), None)
+        kept = next(_kept(training.runner.session.step_module), None)
         name = f"self.{kept[1]}" if kept else "a tensor"
         remedy = f"keep {name} without its graph: .detach()"
         site = stored(*kept[:2]) if kept else None
@@ -46,24 +46,24 @@ def backward_fault(error: Exception, training: Any, batch: Any) -> Finding | Non
 
 
 def _changed(training: Any, batch: Any) -> str | None:
+    changes = _Changes()
     try:
-        changes = _Changes()
-        run_again(training, batch, changes)
-        return changes.site
+        run_again(training, batch, changes).backward()
     except Exception:  # noqa: BLE001 - of the user's model, called once more
-        return None
+        return changes.site
+    return changes.site
 
 
 class _Changes(TorchFunctionMode):
-    """Notes what a backward pass needs, and the lines that change tensors in place."""
+    """Notes the line of the first change in place that a backward pass comes upon."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._needed: list[tuple[Tensor, int]] = []
+        self.site: str | None = None
         self._made: list[tuple[int, int, str | None]] = []
 
     def __enter__(self) -> Any:
-        self._hooks = saved_tensors_hooks(self._keep, lambda tensor: tensor)
+        self._hooks = saved_tensors_hooks(lambda one: (one, one._version), self._needs)
         self._hooks.__enter__()
         return super().__enter__()
 
@@ -71,17 +71,13 @@ class _Changes(TorchFunctionMode):
         super().__exit__(*details)
         self._hooks.__exit__(*details)
 
-    @property
-    def site(self) -> str | None:
-        """The line of the first change of what was needed as it had been."""
-        for tensor, version in self._needed:
+    def _needs(self, saved: tuple[Tensor, int]) -> Tensor:
+        tensor, version = saved
+        if self.site is None:
             for place, after, site in self._made:
                 if place == _place(tensor) and after > version:
-                    return site
-        return None
-
-    def _keep(self, tensor: Tensor) -> Tensor:
-        self._needed.append((tensor, tensor._version))
+                    self.site = site
+                    break
         return tensor
 
     def __torch_function__(
@@ -119,17 +115,18 @@ def _length(node: Any) -> int:
 
 
 class KeptGraphs(Probe):
-    """Finds lists and sums of the model that keep the graph of each update."""
+    """Finds lists and sums of the model or loss that keep the graph of each update."""
 
     priority = Priority.LOWEST
 
     def built(self, training: Training) -> None:
         self._counts: dict[tuple[type, str], list[int]] = {}
+        self._whole = training.runner.session.step_module
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        for owner, name, count in _kept(runner.model):
+        for owner, name, count in _kept(self._whole):
             self._counts.setdefault((owner, name), []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:

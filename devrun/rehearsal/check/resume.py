@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, Union
 
 import torch
 from torch import Tensor
@@ -21,8 +24,10 @@ from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import held, tensors_in
 
-_SOURCES = ("Generator", "Random", "RandomState")
-"""Names of classes of torch's, numpy's and Python's that draw random numbers."""
+_SOURCES = ("Generator", "Random", "RandomState", "cycle")
+"""Names of classes of torch's, numpy's and Python's that give a value once."""
+Owner = Union[type, ModuleType]
+"""A class, or a file, of which there are attributes."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,8 @@ class Updates(Watching):
         """Digests of the weights before each update."""
         self.batch: Any = None
         """The last one."""
-        self._first: dict[tuple[type, str], Any] | None = None
-        self.changed: list[tuple[type, str]] = []
+        self._first: dict[tuple[Owner, str], Any] | None = None
+        self.changed: list[tuple[Owner, str]] = []
         """Class and name of attributes that were changed until the save."""
 
     @property
@@ -94,28 +99,39 @@ class Updates(Watching):
         self.saved = runner.save_checkpoint(name="middle")
 
 
-def _plain(runner: Run) -> dict[tuple[type, str], Any]:
+def _plain(runner: Run) -> dict[tuple[Owner, str], Any]:
     """Numbers and tensors that no checkpoint has, of model, hooks and data set.
 
-    By class and name; None in place of a source of random numbers.
+    By class or file and name; None in place of a source of random numbers.
     """
     loader: Any = runner.data_loader
     dataset = getattr(loader, "dataset", None)
     hooks = [one for one in runner.hooks if not is_ours(one)]
-    found: dict[tuple[type, str], Any] = {}
-    for owner in (*runner.model.modules(), *hooks, dataset):
+    found: dict[tuple[Owner, str], Any] = {}
+    owners = (*runner.model.modules(), *hooks, dataset)
+    for owner in owners:
         unsaved = getattr(owner, "_non_persistent_buffers_set", ())
         buffers = {name: getattr(owner, name) for name in unsaved}
         for name, value in {**getattr(owner, "__dict__", {}), **buffers}.items():
             if type(value).__name__ in _SOURCES:
                 found[type(owner), name] = None
-            elif isinstance(value, (int, float)):
-                found[type(owner), name] = value
+            elif isinstance(value, (int, float)) or _numbers(value):
+                found[type(owner), name] = repr(value)
             elif isinstance(value, Optimizer):
                 found[type(owner), name] = _digest(dict(value.state))
             elif tensors := [*held(value), *hidden(value)]:
                 found[type(owner), name] = _digest(tensors)
+    for file in {sys.modules[type(owner).__module__] for owner in owners}:
+        globals_ = vars(file).items()
+        known = (name for name, one in globals_ if type(one).__name__ in _SOURCES)
+        found.update({(file, name): None for name in known})
     return found
+
+
+def _numbers(value: Any) -> bool:
+    """Whether it is a list of numbers, such as those of the last losses."""
+    several = isinstance(value, (list, deque))
+    return several and all(isinstance(one, (int, float)) for one in value)
 
 
 def _digest(value: Any) -> str:
@@ -148,7 +164,7 @@ def _finding(
     one: Update,
     two: Update,
     training: Training,
-    changed: list[tuple[type, str]],
+    changed: list[tuple[Owner, str]],
     begins: bool,
 ) -> Finding:
     """Of one update; after the first, other weights come of the update before."""
@@ -183,8 +199,12 @@ def _finding(
         )
         owner, method = training.runner.model, "forward"
     data = type(getattr(training.loaders[0], "dataset", None))
-    mine = [each for each in changed if (each[0] is data) is (what == "data")]
-    lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
+    mine = (
+        (owner, name)
+        for owner, name in changed
+        if isinstance(owner, ModuleType) or (owner is data) is (what == "data")
+    )
+    lines = (assigned(owner, name)[0] for owner, name in mine if what != "weights")
     site = next(filter(None, lines), None)
     site = site or defined(getattr(type(owner), method, None))
     return Finding("differs", "resume", what, why, remedy, site)

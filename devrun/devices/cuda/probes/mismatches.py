@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.births import tag_attributes
+from devrun.probes.finding import MISMATCH
 from devrun.probes.origins import Host, Origins, storage_of
 from devrun.probes.sites import line_asking
 
@@ -20,7 +21,6 @@ _MIXED = frozenset(
     ]
 )
 """Operators and calls that take both."""
-_MISMATCH = "device mismatch"
 _LENGTHS = (
     "lengths of pack_padded_sequence",
     "they are on the device, and it reads them on the host",
@@ -43,7 +43,7 @@ class Mismatches(Judge):
 
     def operator(self, op: Op) -> None:
         if op.name == "_pack_padded_sequence" and self._origins.on_device(op.args[1]):
-            self._note(_MISMATCH, *_LENGTHS, line_asking())
+            self._note(MISMATCH, *_LENGTHS, line_asking())
         if not op.hosts or {op.name, op.call} & _MIXED:
             return
         if op.name.startswith(("_foreach", "_fu")):
@@ -55,7 +55,7 @@ class Mismatches(Judge):
                 met = self._met.setdefault(host, (op.call.strip("_") or op.name) + at)
                 why = f"it stays on the host, and {met} takes tensors of one device"
                 remedy = host.remedy or "keep it on the device: leave the copy out"
-                self._note(_MISMATCH, host.what, why, remedy, host.site or site)
+                self._note(MISMATCH, host.what, why, remedy, host.site or site)
 
     def leaves(self, call: str) -> None:
         site = line_asking() if call in ("numpy", "__array__") else None

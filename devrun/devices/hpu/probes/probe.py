@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
+from devrun.devices.hpu.adapter import HPUAdapter
 from devrun.devices.hpu.probes.counts import MODEL, Counts
 from devrun.devices.hpu.probes.remedies import (
     FROZEN,
@@ -80,8 +82,10 @@ class HPUProbe(Probe):
         return self._counts.apart() if self._counts is not None else nullcontext()
 
     def getting_past(self) -> AbstractContextManager[Any]:
-        outside = self.request.mode in _OUTSIDE_GRAPHS
-        return placed(hosted("hpu", self.note) if outside else nullcontext())
+        if self.request.mode in _OUTSIDE_GRAPHS:
+            return placed(hosted("hpu", self.note))
+        step = _or_uncompiled(HPUAdapter.train_step)
+        return placed(patch.object(HPUAdapter, "train_step", step))
 
     def after(self, training: Training) -> Iterator[Finding]:
         counts, adapter = self._counts, training.runner.adapter
@@ -118,6 +122,21 @@ class HPUProbe(Probe):
             why = f"it needs about {size_text(need)}; there are {size_text(limit)}"
             what = f"{size.key}: {size.samples}"
             yield Finding("breaks", "memory", what, why, LESS, size.site)
+
+
+def _or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, or as it is written: the compiler breaks on modes of a rehearsal."""
+
+    def stepped(*args: Any) -> Any:
+        try:
+            return step(*args)
+        except Exception as error:
+            if type(error).__module__ == "torch._dynamo.exc":
+                raise  # of what cannot be compiled by anybody
+        with uncompiled():
+            return step(*args)
+
+    return stepped
 
 
 def _weights(model: nn.Module) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ class Round(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        limit = torch.tensor([1.0] * x.shape[1])  # fault[cuda]: device mismatch; fault[hpu]: two devices
+        limit = torch.tensor([1.0] * x.shape[1])  # fault[cuda]: device mismatch; fault[hpu]: device mismatch
         # remedy: limit = torch.ones(x.shape[1], device=x.device)
         inside = x.abs() <= limit
         out = grad.clone()

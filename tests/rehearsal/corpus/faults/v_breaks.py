@@ -22,7 +22,7 @@ class VBreaks(nn.Module):
         h = self.norm(h)
         h = h + torch.zeros(8).numpy().sum() * torch.from_numpy(h.detach().numpy()).sum()  # fault[hpu]: refused; fault[ipu]: cannot be compiled
         # remedy: h = h
-        h = h + torch.ones(8)  # fault[hpu]: two devices
+        h = h + torch.ones(8)  # fault[hpu]: device mismatch
         # remedy: h = h + torch.ones(8, device=h.device)
         spread = torch.linalg.svdvals(self.head.weight)[0]  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: spread = self.head.weight.norm()

@@ -55,7 +55,7 @@ class VBert(nn.Module):
         super().__init__()
         self.config = Config()
         self.embed = nn.Embedding(60, 16)
-        self.places = torch.arange(10)  # fault[hpu]: two devices
+        self.places = torch.arange(10)  # fault[hpu]: device mismatch
         # remedy: self.register_buffer("places", torch.arange(10), persistent=False)
         self.position = nn.Embedding(10, 16)
         self.layers = nn.ModuleList(Attention(self.config) for _ in range(2))

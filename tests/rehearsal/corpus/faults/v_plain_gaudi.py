@@ -8,7 +8,7 @@ import habana_frameworks.torch.core as htcore
 device = torch.device("hpu")
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scale = torch.ones(16)  # fault[hpu]: two devices
+scale = torch.ones(16)  # fault[hpu]: device mismatch
 # remedy: scale = torch.ones(16, device=device)
 total = 0.0
 for step in range(8):

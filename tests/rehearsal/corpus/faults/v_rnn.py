@@ -26,7 +26,7 @@ class VRnn(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x):
-        state = torch.zeros(len(x), 8)  # fault[hpu]: two devices
+        state = torch.zeros(len(x), 8)  # fault[hpu]: device mismatch
         # remedy: state = torch.zeros(len(x), 8, device=x.device)
         states, turn = [], 0
         while state.abs().sum() < 1e6 and turn < 6:  # fault[hpu]: host waits; fault[ipu]: cannot be compiled

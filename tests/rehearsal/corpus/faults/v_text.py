@@ -33,7 +33,7 @@ class VText(nn.Module):
         longest = int(data["length"].max())  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: longest = ids.shape[1]
         ids, tags = ids[:, :longest], tags[:, :longest]
-        places = torch.arange(longest)  # fault[hpu]: two devices
+        places = torch.arange(longest)  # fault[hpu]: device mismatch
         # remedy: places = torch.arange(longest, device=ids.device)
         mask = places[None] < data["length"][:, None]
         x = self.embed(ids)

@@ -11,9 +11,9 @@ from devrun import MODELS
 class VVision(nn.Module):
     def __init__(self):
         super().__init__()
-        self.mean = torch.full((3, 1, 1), 0.5)  # fault[hpu]: two devices
+        self.mean = torch.full((3, 1, 1), 0.5)  # fault[hpu]: device mismatch
         # remedy: self.register_buffer("mean", torch.full((3, 1, 1), 0.5))
-        self.std = torch.tensor([0.2]).view(1, 1)  # fault[hpu]: two devices
+        self.std = torch.tensor([0.2]).view(1, 1)  # fault[hpu]: device mismatch
         # remedy: self.register_buffer("std", torch.tensor([0.2]).view(1, 1))
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
