@@ -57,10 +57,10 @@ def few_labels(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def run(
-    device: Any, kind: Any = EpochBasedRunner, **options: Any
+    device: Any, kind: Any = EpochBasedRunner, epochs: int = 2, **options: Any
 ) -> tuple[Any, Record]:
     model = net()
-    limit = {"max_epochs": 2} if kind is EpochBasedRunner else {"max_iters": 7}
+    limit = {"max_epochs": epochs} if kind is EpochBasedRunner else {"max_iters": 7}
     lr_config = {"policy": "step", "step": 2, "gamma": 0.5, "by_epoch": False}
     runner = kind(
         model,

@@ -29,8 +29,6 @@ _FACTS = {
     "command": "command",
 }  # fmt: skip
 _CHART = (480, 200)
-_PARTS = tuple(ADVICE)
-"""Each has a colour, the same in every run."""
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -109,15 +107,13 @@ def _warnings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[s
 def _parts(shares: Mapping[str, float]) -> list[dict[str, str]]:
     """Of the bar of time, in an order that is the same in every run."""
     total = sum(shares.values())
-    ordered = sorted(shares, key=lambda p: (*_PARTS, p).index(p))
-    return [
-        {
-            "look": str(_PARTS.index(part)) if part in _PARTS else "other",
-            "share": (share := f"{100 * shares[part] / total:.1f}%"),
-            "said": f"{part} {share} ({shares[part]:.4g} s)",
-        }
-        for part in ordered
-    ]
+    rows = []
+    for look, part in enumerate(ADVICE):  # each has a colour
+        if part in shares:
+            share = f"{100 * shares[part] / total:.1f}%"
+            said = f"{part} {share} ({shares[part]:.4g} s)"
+            rows.append({"look": str(look), "share": share, "said": said})
+    return rows
 
 
 def _fact(run: Mapping[str, Any], key: str) -> Any:
