@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from devrun.redact import redact
@@ -28,6 +29,6 @@ def say_found(found: Any, as_json: bool, words: Callable[[Any], str]) -> None:
     if as_json:
         from devrun.log.jsonlines import plain
 
-        say(json.dumps(plain(found.as_dict()), indent=2))
+        say(json.dumps(plain(asdict(found)), indent=2))
     else:
         say(words(found))

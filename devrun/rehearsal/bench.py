@@ -77,15 +77,11 @@ def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
     Raises:
         UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
     """
-    if adapter.emulated:
-        raise UnsupportedFeatureError(
-            f"{adapter.name} is emulated here, and emulators say nothing about speed; "
-            "measure where the device is"
-        )
     device = getattr(adapter, "device", None)
-    if not isinstance(device, torch.device):
+    if adapter.emulated or not isinstance(device, torch.device):
         raise UnsupportedFeatureError(
-            f"{adapter.name} runs whole graphs, no single operations to be measured"
+            f"{adapter.name} is emulated here or runs whole graphs, which says nothing "
+            "about the speed of an operation; measure where the device is"
         )
     own = not getattr(adapter, "host_shared", False)
     measured, left_out = _run(list(cases(device, own_memory=own)), seconds)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from devrun.blame import cause_of
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.devices.precision import autocast_for
 from devrun.devices.resolve import resolve_device
-from devrun.errors import ConfigError, DevrunError, UnsupportedFeatureError
+from devrun.errors import DevrunError, UnsupportedFeatureError
 from devrun.hooks.base import Hook
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
@@ -50,8 +50,6 @@ from devrun.tensors import batch_size_of, nbytes
 from devrun.text import one_line
 
 SCHEMA = "devrun.scaling/5"
-MOST = 4096
-"""Devices."""
 UPDATES = 6
 """That are timed; the first, which compiles and allocates, does not count."""
 _UPDATE, _TIMED = "an update", "seconds of an update"
@@ -102,9 +100,6 @@ class Scaling:
     def nothing_fits(self) -> bool:
         return all(one.fits is False for one in self.strategies)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def scaling(
     cfg: Any,
@@ -125,11 +120,8 @@ def scaling(
         timeout: seconds for one process.
 
     Raises:
-        ConfigError: no such number of devices.
         DevrunError: as the training would, or the model needs values to be built.
     """
-    if not 1 <= devices <= MOST:
-        raise ConfigError(f"--devices must be 1 to {MOST}, got {devices}")
     rate = None if device is None else _rate(device)
     request = Request(cfg, grants, "cpu", "cpu")
     (notes,) = side_by_side([request], timeout, partial(in_child, devices, device))

@@ -67,7 +67,7 @@ def test_bad_input_is_one_line(devices, words, status, said):
 @pytest.mark.parametrize("name", ["hpu", "ipu"])
 def test_an_emulated_device_is_not_measured(name):
     adapter = resolve_device({"type": name, "emulate": True})
-    with pytest.raises(module.UnsupportedFeatureError, match="nothing about speed"):
+    with pytest.raises(module.UnsupportedFeatureError, match="nothing about the speed"):
         module.measure(adapter)
 
 

@@ -2,38 +2,24 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from devrun.rehearsal.latency import Point, with_knee
 from tests.support import zygote
 from tests.support.command import command
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = {"type": "SyntheticClassification", "num_samples": 8}
-CONFIG = {
-    "model": {"type": "MLP", "in_features": 16, "num_classes": 4},
-    "loss": {"type": "CrossEntropyLoss"},
-    "data": {"samples_per_gpu": 4, "train": DATA, "val": DATA},
-    "optimizer": {"type": "SGD", "lr": 0.1},
-    "lr_config": {"policy": "fixed"},
-    "runner": {"type": "IterBasedRunner", "max_iters": 1},
-    "checkpoint_config": {"interval": 1},
-}
-
 
 @pytest.fixture
-def swept(tmp_path, monkeypatch, capsys):
+def swept(trained, tmp_path, monkeypatch, capsys):
     """`swept(*words)`: status, output and errors of a sweep of a trained run."""
     monkeypatch.chdir(tmp_path)
-    Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
-    words = ("train", "run.yaml", "--work-dir", "run", "--device", "cpu")
-    assert command(capsys, *words)[0] == 0
+    shutil.copytree(trained(), "run")
 
     def sweep(*words):
-        first = ("test", "run.yaml", "run", "--split", "val")
+        first = ("test", "run/config.yaml", "run", "--split", "val")
         return command(capsys, *first, *words)
 
     return sweep
@@ -66,10 +52,12 @@ def test_the_table_has_times_and_the_report_a_chart(swept, capsys):
 @pytest.mark.parametrize(("device", "graphs"), [("hpu", "0"), ("ipu", "1")])
 def test_the_emulators_count_graphs_and_transfers(device, graphs, swept):
     """Two tensors of a batch go there, the predictions come back; no times."""
-    words = "-m devrun test run.yaml run --split val --latency 2 4 --emulate --device"
+    words = "-m devrun test run/config.yaml run --split val --latency 2 4 --emulate"
     env = {key: v for key, v in os.environ.items() if not key.startswith("PT_")}
     # in a process of its own: an emulated Gaudi changes torch
-    done = zygote.run([*words.split(), device], {**env, "PYTHONPATH": str(ROOT)})
+    done = zygote.run(
+        [*words.split(), "--device", device], {**env, "PYTHONPATH": str(zygote.ROOT)}
+    )
     assert done.returncode == 0, done.stderr
     assert table(done.stdout) == [["2", graphs, "3"], ["4", graphs, "3"]]
 

@@ -194,7 +194,6 @@ def test_a_rank_takes_what_one_of_two_real_ones_takes(check, folder):
     [
         (["small.yaml", "--devices", "0"], "'0' is not a number of 1 or more"),
         (["small.yaml", "--devices", "cuda"], "--device names one"),
-        (["small.yaml", "--devices", "5000"], "--devices must be 1 to 4096, got 5000"),
         (["small.yaml", "--device", "64"], "--devices 64 is how many"),
         (["small.yaml", "--devices", "4", "--device", "tpu"], "'tpu'"),
         (["small.yaml", "--devices", "4", "--device", "cpu,hpu"], "one --device"),

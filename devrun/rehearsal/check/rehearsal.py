@@ -190,9 +190,9 @@ def _around(
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:
             return changes
-    if _follows(probing, error):
-        return None
     found = refusal(error, note.seen)
+    if found.site is None and any(one.follows(error) for one in probing):
+        return None  # it comes of what was found already
     note.found(found)
     # what this device alone cannot do says nothing of the config
     own = isinstance(error, (DeviceUnavailableError, UnsupportedFeatureError))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from devrun.rehearsal.compare.operators import (
@@ -96,9 +96,6 @@ class Comparison:
     """The largest relative difference of a loss that rounding explains."""
     parting: Parting | None
     schema: str = SCHEMA
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 CAUSES = {

@@ -53,7 +53,7 @@ def _figures(run: RecordedRun, costs: dict[str, Cost]) -> dict[str, Any]:
     best = run.facts.get("best")
     if isinstance(best, dict) and best.get("metric"):
         metrics[f"best {best['metric']}"] = finite(best.get("score"))
-    measured = "measured" if run.curve("energy", "train") else "at the power given"
+    source = "measured" if run.curve("energy", "train") else "by --watts"
     found = {
         **metrics,
         "ms/update": 1000 * _logged(run, "time", np.median),
@@ -64,7 +64,7 @@ def _figures(run: RecordedRun, costs: dict[str, Cost]) -> dict[str, Any]:
             for title, one in costs.items()
             for unit, value in zip(UNITS, one)
         },
-        "energy": None if costs[""].joules is None else measured,
+        "energy": None if costs[""].joules is None else source,
     }
     found.pop("seconds/sample", None)  # which is the samples a second
     return {k: v for k, v in found.items() if v is not None and v == v}

@@ -45,9 +45,10 @@ def page(data: Mapping[str, Any]) -> str:
     env.filters["csp"] = _source
     env.filters["shown"] = shown
     names = [run["name"] for run in runs]
+    many = f"{len(runs)} runs"
     titles = dict.fromkeys(title for run in runs for title in run["figures"])
     text = env.get_template("page.html").render(
-        title=f"devrun report: {', '.join(names) if len(runs) < 6 else len(runs)}",
+        title=f"devrun report: {', '.join(names) if len(runs) < 6 else many}",
         names=names,
         runs=[{**run, "parts": _parts(run["shares"])} for run in runs],
         facts=[

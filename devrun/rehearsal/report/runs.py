@@ -26,6 +26,7 @@ from devrun.config.yaml_reader import read_yaml
 from devrun.errors import ConfigError
 from devrun.files import open_regular, read_json, user_path
 from devrun.lock import LOST, may_run
+from devrun.runners.changes import leaves
 from devrun.text import one_line
 
 POSITION = ("mode", "epoch", "iter", "step")
@@ -233,19 +234,7 @@ def _config(path: Path, problems: list[str]) -> dict[str, Any]:
     with _noted(path, problems), _reading(path) as stream:
         tree = read_yaml(stream.read(), str(path), Budget())
     tree.pop("work_dir", None)  # where it is, not what it does
-    return dict(flat(tree)) if tree else {}
-
-
-def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of each leaf of a config."""
-    if isinstance(value, dict) and value:
-        for name, entry in value.items():
-            yield from flat(entry, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        for index, entry in enumerate(value):
-            yield from flat(entry, f"{key}.{index}")
-    else:
-        yield key, value
+    return dict(leaves(tree))
 
 
 def _warnings(logs: Iterable[Path], problems: list[str]) -> list[dict[str, Any]]:
