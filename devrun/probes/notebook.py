@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from devrun.errors import DevrunError
@@ -51,11 +50,9 @@ class Notebook:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Within, the rehearsal is at `name`; its seconds become a fact."""
+        """Within, the rehearsal is at `name`."""
         self._write("stage", name)
-        start = perf_counter()
         yield
-        self.fact(f"seconds of {name}", round(perf_counter() - start, 3))
 
     def done(self) -> None:
         """The rehearsal came to its end."""

@@ -26,6 +26,10 @@ from devrun.tensors import held, tensors_in
 
 _SOURCES = ("Generator", "Random", "RandomState", "cycle")
 """Names of classes of torch's, numpy's and Python's that give a value once."""
+_OPTIMIZER = (
+    "optimizer: {NAME: {type: ...}} in the config, which makes and saves it, and gives "
+    "it to train_step as optimizer['NAME']"
+)
 Owner = Union[type, ModuleType]
 """A class, or a file, of which there are attributes."""
 
@@ -115,23 +119,17 @@ def _plain(runner: Run) -> dict[tuple[Owner, str], Any]:
         for name, value in {**getattr(owner, "__dict__", {}), **buffers}.items():
             if type(value).__name__ in _SOURCES:
                 found[type(owner), name] = None
-            elif isinstance(value, (int, float)) or _numbers(value):
-                found[type(owner), name] = repr(value)
             elif isinstance(value, Optimizer):
                 found[type(owner), name] = _digest(dict(value.state))
             elif tensors := [*held(value), *hidden(value)]:
                 found[type(owner), name] = _digest(tensors)
+            elif isinstance(value, (int, float, list, deque)):
+                found[type(owner), name] = repr(value)
     for file in {sys.modules[type(owner).__module__] for owner in owners}:
         globals_ = vars(file).items()
         known = (name for name, one in globals_ if type(one).__name__ in _SOURCES)
         found.update({(file, name): None for name in known})
     return found
-
-
-def _numbers(value: Any) -> bool:
-    """Whether it is a list of numbers, such as those of the last losses."""
-    several = isinstance(value, (list, deque))
-    return several and all(isinstance(one, (int, float)) for one in value)
 
 
 def _digest(value: Any) -> str:
@@ -198,6 +196,9 @@ def _finding(
             "load_state_dict of the hook"
         )
         owner, method = training.runner.model, "forward"
+        own = (one for each in owner.modules() for one in vars(each).values())
+        if any(isinstance(one, Optimizer) for one in own):
+            remedy = _OPTIMIZER
     data = type(getattr(training.loaders[0], "dataset", None))
     mine = (
         (owner, name)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
 from devrun.devices.cuda.probes.options import asked_of
-from devrun.devices.cuda.probes.precision import Precision
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
-from devrun.devices.cuda.probes.watch import Calls, Judge, Operators
+from devrun.devices.cuda.probes.watch import Calls, Judge, Op, Operators
 from devrun.devices.device_section import option_place
 from devrun.devices.options import IndexedOptions, parse_options
 from devrun.errors import ConfigError
@@ -26,10 +25,16 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching
 from devrun.probes.request import Request
+from devrun.probes.sites import line_asking
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
 from devrun.torch_features import uncompiled
+
+_REFUSED = "binary_cross_entropy"
+"""The one that CUDA's table bans; what else is unsafe there is computed in fp32."""
+_WHY = "CUDA's autocast raises for it: log of a rounded probability is not safe"
+_LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits(logits, target)"
 
 
 class Steps(Probe):
@@ -134,3 +139,19 @@ class _Ends(Watching):
         if self._steps.updates > 1:  # what waits once only is none
             for finding in self._steps.after(runner):
                 self._steps.note.found(finding)
+
+
+class Precision(Judge):
+    """Notes a binary cross entropy of probabilities, which half precision rounds."""
+
+    loss_site: str | None = None
+    """Where the config names its loss."""
+
+    def operator(self, op: Op) -> None:
+        if op.name != _REFUSED or not op.autocast:
+            return
+        site, remedy = line_asking(), f"{_LOGITS}, without the sigmoid"
+        if site is None and self.loss_site is not None:
+            remedy = "loss: {type: BCEWithLogitsLoss}, and a model without sigmoid"
+        row = ("breaks", "autocast", _REFUSED, _WHY, remedy, site or self.loss_site)
+        self.counts[row] += 1
