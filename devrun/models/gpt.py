@@ -38,9 +38,10 @@ class CausalAttention(nn.Module):
 
     def forward(self, x: Tensor, past_key_values: Any = None) -> Tensor:
         batch, length, dim = x.shape
+        together = self.c_attn(x)  # of all heads, or those that this process has
         query, key, value = (
-            part.view(batch, length, self.n_head, dim // self.n_head).transpose(1, 2)
-            for part in self.c_attn(x).split(dim, dim=2)
+            part.view(batch, length, -1, dim // self.n_head).transpose(1, 2)
+            for part in together.split(together.shape[2] // 3, dim=2)
         )
         rate = self.dropout if self.training else 0.0
         mask = None
@@ -103,6 +104,8 @@ class GPT(nn.Module):
     fsdp_blocks = ("Block",)
     """Classes of what is gathered at a time where weights are divided."""
     tensor_plan: ClassVar = {
+        "h.*.attn.c_attn": "qkv",
+        "h.*.attn.c_proj": "rowwise",
         "h.*.mlp.c_fc": "colwise",
         "h.*.mlp.c_proj": "rowwise",
     }

@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, dim = x.shape
-        heads = (batch, length, 3, self.num_heads, dim // self.num_heads)
+        heads = (batch, length, 3, -1, dim // self.num_heads)  # all, or those here
         query, key, value = self.qkv(x).view(heads).permute(2, 0, 3, 1, 4).unbind(0)
         out = F.scaled_dot_product_attention(query, key, value)
         out = out.transpose(1, 2).flatten(2)
@@ -94,6 +94,8 @@ class VisionTransformer(nn.Module):
     fsdp_blocks = ("Block",)
     """Classes of what is gathered at a time where weights are divided."""
     tensor_plan: ClassVar = {
+        "blocks.*.attn.qkv": "qkv",
+        "blocks.*.attn.proj": "rowwise",
         "blocks.*.mlp.fc1": "colwise",
         "blocks.*.mlp.fc2": "rowwise",
     }

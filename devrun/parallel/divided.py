@@ -30,10 +30,15 @@ def divided_alike(
     """What `read_checkpoint` takes as `like`, for `model`; None where it is whole.
 
     Saved tensors that are named after a weight and have its shape, such as the moments
-    of an optimizer, will be spread as it is.
+    of an optimizer, will be spread as it is. Not so where its rows have another order
+    here than in the file.
     """
-    state = model.state_dict()
-    weights = {name: value for name, value in state.items() if is_spread(value)}
+    orders = getattr(model, "row_orders", {})
+    weights = {
+        name: value
+        for name, value in model.state_dict().items()
+        if is_spread(value) and name not in orders
+    }
 
     def like(key: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
         own = next((weights[name] for name in key.split("/") if name in weights), None)
@@ -50,4 +55,5 @@ def whole_state(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
         return state
     from devrun.parallel.sharding import whole
 
-    return {name: whole(value) for name, value in state.items()}
+    orders = getattr(model, "row_orders", {})
+    return {name: whole(value, orders.get(name)) for name, value in state.items()}

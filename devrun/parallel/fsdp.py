@@ -49,6 +49,7 @@ class FSDP(Strategy):
     _low = False
     """Whether the weights are gathered, and the forward pass runs, in bf16."""
     _exchanges = True
+    _orders: Mapping[Tensor, Tensor]
     _buffers: Sequence[Tensor] = ()
     _modules: Sequence[FSDPModule] = ()
     _numbers: Sequence[nn.Parameter] = ()
@@ -64,10 +65,10 @@ class FSDP(Strategy):
     def apply(self, model: Any, optimizer: Any, *, by_hand: bool = False) -> Any:
         share_weights(model)
         before = dict(model.named_parameters())
-        self._divide(model)
+        orders = self._divide(model)
         after = dict(model.named_parameters())
         follow(optimizer, {old: after[name] for name, old in before.items()})
-        self._finish(model, optimizer)
+        self._finish(model, optimizer, orders)
         return model
 
     def micro_batches(self, model: Any, parts: Sequence[Any]) -> Iterator[Any]:
@@ -122,32 +123,45 @@ class FSDP(Strategy):
         return measure
 
     def model_state(self, state: dict[str, Any], *, full: bool) -> dict[str, Any]:
-        return {name: _kept(value, full) for name, value in state.items()}
+        return {name: self._kept(name, value, full) for name, value in state.items()}
 
     def optimizer_state(self, tree: dict[str, Any], *, full: bool) -> dict[str, Any]:
         state = {
-            name: {key: _kept(value, full) for key, value in entries.items()}
+            name: {key: self._kept(name, value, full) for key, value in entries.items()}
             for name, entries in tree["state"].items()
         }
         return {**tree, "state": state}
 
     def take_optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
         for each in optimizers_in(optimizer):
-            sharding.divide_state(each)
+            sharding.divide_state(each, self._orders)
 
     def _name(self) -> str:
         return "parallel: type fsdp"
 
-    def _finish(self, step: Any, optimizer: Any) -> None:
+    def _finish(self, step: Any, optimizer: Any, orders: Mapping[str, Tensor]) -> None:
+        """`orders`: rows of parameters, by their names in the user's module."""
+        user = step.module
+        named = dict(user.named_parameters())
+        self._names = orders
+        if orders:  # for copies of the weights, such as their average
+            user.row_orders = orders
+        self._orders = {named[name]: order for name, order in orders.items()}
         self._modules = [m for m in step.modules() if isinstance(m, FSDPModule)]
         if self.options.broadcast_buffers is not False:
             self._buffers = list(step.buffers())
-        sharding.divide_what_is_loaded(step)
+        sharding.divide_what_is_loaded(step, self._orders)
         self.take_optimizer_state(step, optimizer)
 
-    def _divide(self, step: Any) -> None:
-        """Spread the weights."""
+    def _kept(self, name: str, value: Any, full: bool) -> Any:
+        # rows in an order of their own mean nothing to whoever reads the parts
+        order = self._names.get(name)
+        return sharding.whole(value, order) if full or order is not None else value
+
+    def _divide(self, step: Any) -> Mapping[str, Tensor]:
+        """Spread the weights; the new order of rows, where a parameter has one."""
         self._shard(step)
+        return {}
 
     def _shard(self, step: Any) -> None:
         common: dict[str, Any] = {
@@ -182,10 +196,6 @@ class FSDP(Strategy):
                     output_dtype=torch.float32 if unit is root else None,
                 )
             fully_shard(unit, mp_policy=precision, **common)
-
-
-def _kept(value: Any, full: bool) -> Any:
-    return sharding.whole(value) if full else value
 
 
 def units_of(model: nn.Module, wrap: str | Sequence[str] | None) -> list[nn.Module]:

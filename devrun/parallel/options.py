@@ -14,7 +14,7 @@ from devrun.errors import ConfigError
 
 TYPES = ("ddp", "fsdp", "none")
 DIMENSIONS = ("replicate", "shard", "tensor")
-STYLES = ("colwise", "rowwise")
+STYLES = ("colwise", "rowwise", "qkv")
 
 _OF_TYPES = {
     "static_graph": ("ddp",),
@@ -59,8 +59,8 @@ class ParallelOptions:
     offload: bool = False
     """Keep weights, gradients and optimizer state on the host."""
     plan: Mapping[str, str] | None = None
-    """Module pattern -> `colwise` or `rowwise` where the mesh has `tensor`; None for
-    the model's own `tensor_plan`."""
+    """Module pattern -> `colwise`, `rowwise` or `qkv` (three colwise ones in one
+    matrix) where the mesh has `tensor`; None for the model's own `tensor_plan`."""
 
     @classmethod
     def parse(cls, section: Any) -> ParallelOptions:

@@ -7,7 +7,7 @@ torch takes a while to import them, so only what spreads something imports this.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from devrun.step import UpdatePolicy
 from devrun.tensors import local_of
 
 
-def whole(value: Any) -> Any:
+def whole(value: Any, order: Tensor | None = None) -> Any:
     """`value` as one process would have it, on the host of rank 0.
 
     Elsewhere it is a tensor without data: nobody needs as many copies as there are
@@ -32,7 +32,7 @@ def whole(value: Any) -> Any:
     full = _gathered(value)
     if not is_main():
         return torch.empty_like(full, device="meta")
-    return full.cpu()
+    return full.cpu() if order is None else full.cpu()[torch.argsort(order)]
 
 
 def _gathered(value: DTensor) -> Tensor:
@@ -67,10 +67,12 @@ def _is_shard(placement: Any) -> bool:
     return hasattr(placement, "dim")
 
 
-def divided(full: Tensor, like: DTensor) -> DTensor:
+def divided(full: Tensor, like: DTensor, order: Tensor | None = None) -> DTensor:
     """This process's part of `full`, which all have, spread as `like`."""
     mesh = like.device_mesh
     local = full.detach().to(like.device)
+    if order is not None:
+        local = local[order.to(local.device)]
     # the last dimension of a mesh divides first: that is what fully_shard finds
     for dim in reversed(range(mesh.ndim)):
         placement: Any = like.placements[dim]
@@ -93,7 +95,7 @@ def _chunk(tensor: Tensor, dim: int, count: int, index: int) -> Tensor:
     return tensor.narrow(dim, start, min(size, tensor.shape[dim] - start))
 
 
-def divide_state(optimizer: Any) -> None:
+def divide_state(optimizer: Any, orders: Mapping[Tensor, Tensor]) -> None:
     """Divide whole state of spread parameters, such as a resumed run has it."""
     for param, entries in optimizer.state.items():
         if not isinstance(param, DTensor):
@@ -101,10 +103,10 @@ def divide_state(optimizer: Any) -> None:
         for key, value in entries.items():
             spread = isinstance(value, DTensor) or not isinstance(value, Tensor)
             if not spread and value.dim() and value.shape == param.shape:
-                entries[key] = divided(value, param)
+                entries[key] = divided(value, param, orders.get(param))
 
 
-def divide_what_is_loaded(module: nn.Module) -> None:
+def divide_what_is_loaded(module: nn.Module, orders: Mapping[Tensor, Tensor]) -> None:
     """`load_state_dict` of `module` takes whole tensors from now on, from any file."""
 
     def divide(owner: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -115,7 +117,7 @@ def divide_what_is_loaded(module: nn.Module) -> None:
             if value.is_meta:  # what `whole` gave here has no data
                 state[prefix + name] = param.detach()
             elif not isinstance(value, DTensor) and value.shape == param.shape:
-                state[prefix + name] = divided(value, param)
+                state[prefix + name] = divided(value, param, orders.get(param))
 
     for part in module.modules():
         if any(isinstance(p, DTensor) for p in part.parameters(recurse=False)):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -26,6 +26,7 @@ from devrun.parallel.options import ParallelOptions
 from devrun.step import UpdatePolicy
 
 _HEADS = ("n_head", "num_heads", "num_attention_heads")
+_PARTS = 3  # of a `qkv` matrix
 
 
 class TensorParallel(FSDP):
@@ -38,10 +39,11 @@ class TensorParallel(FSDP):
         # without `fully_shard`, autocast sets the precision as it does elsewhere
         self.casts = self.mesh.data_size > 1
 
-    def _divide(self, step: Any) -> None:
+    def _divide(self, step: Any) -> Mapping[str, Tensor]:
         model = step.module
         styles = styles_of(model, self.options)
         _check(model, styles, self.mesh.tensor_size)
+        orders = self._reordered(model, styles)
         plan: dict[str, Any] = {
             name: RowwiseParallel() if style == "rowwise" else ColwiseParallel()
             for name, style in styles.items()
@@ -50,6 +52,7 @@ class TensorParallel(FSDP):
         parallelize_module(model, self.mesh.tensor, plan, src_data_rank=None)
         if self.mesh.data_size > 1:
             self._shard(step)
+        return orders
 
     def begin(self) -> None:
         """Streams that others saved, or that nobody seeded, become those of a group."""
@@ -70,6 +73,22 @@ class TensorParallel(FSDP):
 
     def _name(self) -> str:
         return "parallel: mesh tensor"
+
+    def _reordered(
+        self, model: nn.Module, styles: Mapping[str, str]
+    ) -> dict[str, Tensor]:
+        """Give `qkv` matrices the rows of each process side by side; the new orders."""
+        orders = {}
+        for name in (name for name, style in styles.items() if style == "qkv"):
+            module: Any = model.get_submodule(name)
+            rows = torch.arange(module.out_features)
+            parts = rows.view(_PARTS, self.mesh.tensor_size, -1)
+            order = parts.transpose(0, 1).flatten()
+            for key, param in module.named_parameters():
+                with torch.no_grad():
+                    param.copy_(param[order.to(param.device)])
+                orders[f"{name}.{key}"] = order
+        return orders
 
 
 def styles_of(model: nn.Module, options: ParallelOptions) -> dict[str, str]:
@@ -110,6 +129,8 @@ def _check(model: nn.Module, styles: Mapping[str, str], size: int) -> None:
         row = style == "rowwise"
         what = "inputs" if row else "outputs"
         width = module.in_features if row else module.out_features
+        if style == "qkv" and width % _PARTS == 0:
+            width //= _PARTS
         parent = model.get_submodule(name.rpartition(".")[0])
         found = (getattr(parent, key) for key in _HEADS if hasattr(parent, key))
         heads = next(found, 0)

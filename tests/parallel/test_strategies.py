@@ -194,8 +194,8 @@ def test_an_emulated_gaudi_trains_as_the_cpu(ranks, alone):
     ("what", "words"),
     [
         ("plan", "plan has 'h.*.atn.c_attn', which matches nothing"),
-        ("style", "h.*.mlp.c_fc must be one of colwise, rowwise, got"),
-        ("heads", "mesh tensor 2 does not divide the 3 heads of h.0.attn.c_proj"),
+        ("style", "h.*.mlp.c_fc must be one of colwise, rowwise, qkv, got"),
+        ("heads", "mesh tensor 2 does not divide the 3 heads of h.0.attn.c_attn"),
         ("width", "mesh tensor 2 does not divide the 5 outputs of net.0"),
         ("no plan", "needs a plan, which Odd does not bring"),
         ("ddp", "type ddp keeps whole weights on each process"),

@@ -398,7 +398,7 @@ def tensor() -> Any:
         "accumulated": train(two, accumulate=3),
         "bf16": train(two, update={"precision": "bf16"}),
         "own plan": train(
-            {**two, "plan": {"h.1.mlp.c_fc": "colwise", "h.1.mlp.c_proj": "rowwise"}}
+            {**two, "plan": {"h.*.mlp.c_fc": "colwise", "h.*.mlp.c_proj": "rowwise"}}
         ),
         "dropped": train(two, model=gpt(**drops)),
         "dropped again": train(two, model=again),
@@ -434,12 +434,9 @@ def refused_by_tensor() -> Any:
     data = Tokens()
     sampled = DataLoader(data, 4, sampler=DistributedSampler(data))
     return {
-        "plan": said(parallel={**two, "plan": {"h.*.atn.c_attn": "colwise"}}),
+        "plan": said(parallel={**two, "plan": {"h.*.atn.c_attn": "qkv"}}),
         "style": said(parallel={**two, "plan": {"h.*.mlp.c_fc": "colwize"}}),
-        "heads": said(
-            parallel={**two, "plan": {"h.*.attn.c_proj": "rowwise"}},
-            model=gpt(n_head=3, n_embd=18),
-        ),
+        "heads": said(parallel=two, model=gpt(n_head=3, n_embd=18)),
         "width": said(parallel={**two, "plan": {"net.0": "colwise"}}, model=Odd()),
         "no plan": said(parallel=two, model=Odd()),
         "ddp": said(parallel={"type": "ddp", **two}),
