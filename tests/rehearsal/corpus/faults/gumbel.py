@@ -19,7 +19,7 @@ class Planted(nn.Module):
     def forward(self, x):
         if self.training:
             self.heat *= 0.9  # fault[ipu]: once
-            # remedy[ipu]: self.heat = 1.0
+            # remedy[ipu]: pass
         share = F.softmax(self.route(x) / self.heat, dim=1)
         outs = torch.stack([part(x) for part in self.parts], 1)
         return (outs * share[:, :, None]).sum(1)
