@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from devrun.probes.finding import MISMATCH, SEVERITIES, Finding
@@ -46,9 +46,6 @@ class Check:
         """The worst severity of all; None where nothing was found."""
         found = {f.severity for device in self.devices for f in device.findings}
         return next((one for one in SEVERITIES if one in found), None)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def merged(
