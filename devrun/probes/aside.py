@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from devrun.blame import cause_of
 from devrun.probes.lifetime import end_with_parent
@@ -19,9 +21,14 @@ def aside(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
     Raises:
         RuntimeError: it raised, ended its process, or took longer than `seconds`.
     """
+    with tempfile.TemporaryFile() as said:
+        return _result(work, seconds, said)
+
+
+def _result(work: Callable[[], Any], seconds: float, said: IO[bytes]) -> Any:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_do, args=(work, sender), daemon=True)
+    process = context.Process(target=_do, args=(work, sender, said), daemon=True)
     process.start()
     sender.close()
     try:
@@ -32,7 +39,9 @@ def aside(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
         process.join()
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
-        raise RuntimeError(f"its process ended ({name})") from None
+        said.seek(0)
+        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise RuntimeError(f"its process ended ({name}): {last}") from None
     finally:
         process.kill()
         process.join()
@@ -41,7 +50,8 @@ def aside(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
     return result
 
 
-def _do(work: Callable[[], Any], sender: Any) -> None:
+def _do(work: Callable[[], Any], sender: Any, said: IO[bytes]) -> None:
+    os.dup2(said.fileno(), 2)  # native code tells there why it aborts
     end_with_parent()
     try:
         result = True, work()

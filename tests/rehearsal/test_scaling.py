@@ -31,6 +31,7 @@ GPT = {
     "parallel": {"type": "fsdp", "mesh": {"shard": 4}, "wrap": "Block"},
 }
 ODD = """
+import os
 import torch
 from torch import nn
 from devrun.registry import MODELS
@@ -46,6 +47,9 @@ class Odd(nn.Module):
     def forward(self, x):
         if self.reads == "step":
             x = x + x[x > 0].sum()
+        elif self.reads == "abort":
+            os.write(2, b"what(): no more threads\\n")
+            os.abort()
         elif x.sum().item():  # of which no shape depends
             x = x + 1
         return self.fc(x.flatten(1))
@@ -206,11 +210,17 @@ def test_bad_input_is_one_line(check, words, said):
     assert said in err and len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("reads", ["build", "step"])
-def test_a_model_that_needs_values_is_refused(check, folder, reads):
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        ("build", "without values, and it reads one"),
+        ("step", "without values, and it reads one"),
+        ("abort", "its process ended (SIGABRT): what(): no more threads"),
+    ],
+)
+def test_a_model_that_cannot_be_simulated_is_refused(check, folder, reads, said):
     model = {"type": "Odd", "reads": reads}
     (folder / "odd.yaml").write_text(yaml.safe_dump({**CONFIG, "model": model}))
     found, out, err = check("odd.yaml", "--import", "odd", "--devices", "2")
     assert (found, out) == (2, "")
-    assert "without values, and it reads one" in err
-    assert len(err.splitlines()) == 1
+    assert said in err and len(err.splitlines()) == 1
