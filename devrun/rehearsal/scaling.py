@@ -48,6 +48,7 @@ from devrun.runners.training import Training
 from devrun.runners.trial import trial
 from devrun.tensors import batch_size_of, nbytes
 from devrun.text import one_line
+from devrun.torch_features import needs
 
 SCHEMA = "devrun.scaling/5"
 UPDATES = 6
@@ -274,6 +275,9 @@ def _measured(
     as_on_gpu(optimizer)
     autocast = autocast_for(policy.precision, "cpu")
     if name == "fsdp":
+        needs(
+            "2.10", "the forecast of fsdp"
+        )  # whose broadcast takes tensors of no value
         strategy = _sharding(devices, parallel)
         strategy.check(policy, model, optimizer)
         autocast = None if strategy.casts else autocast
