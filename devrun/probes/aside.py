@@ -41,7 +41,8 @@ def _result(work: Callable[[], Any], seconds: float, said: IO[bytes]) -> Any:
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
         said.seek(0)
         last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise RuntimeError(f"its process ended ({name}): {last}") from None
+        words = filter(None, (f"its process ended ({name})", last))
+        raise RuntimeError(": ".join(words)) from None
     finally:
         process.kill()
         process.join()

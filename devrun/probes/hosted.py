@@ -125,7 +125,7 @@ class Hosted(TorchFunctionMode):
             what, remedy, site = born.what, born.remedy or remedy, born.site
         elif any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
             return  # as in a run before this one
-        why = f"{why}: {joined(error)}"
+        why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
 
 
@@ -200,3 +200,8 @@ def _to(device: str, value: Any) -> Any:
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func))
+
+
+def _said(error: Exception) -> str:
+    text = joined(error)
+    return text if len(text) <= 200 else f"{text[:197]}..."

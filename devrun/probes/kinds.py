@@ -15,6 +15,7 @@ SDKS = {
     for package in facts.packages
 }
 """Package of a vendor's SDK -> the device that it is for."""
+_LARGEST = 1 << 22
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _SECTIONS = ("model", "data", "optimizer", "runner")
 _OF_CONFIGS = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Delete)
@@ -55,7 +56,9 @@ def devices_of(script: str) -> list[str]:
 
 def _parsed(path: Path) -> ast.Module | None:
     try:
-        return ast.parse(path.read_bytes()) if path.is_file() else None
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            return None
+        return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
 

@@ -50,7 +50,8 @@ def _source(owner: type | ModuleType) -> tuple[list[str], int, str]:
 
 def names(model: nn.Module, error: KeyError) -> bool:
     """Whether the class of the model has the key in it, and may return it."""
-    return any(str(error.args[0]) in line for line in _source(type(model))[0])
+    lines = _source(type(model))[0]
+    return any(str(key) in line for key in error.args[:1] for line in lines)
 
 
 def _tree(owner: type) -> tuple[ast.Module, int, str]:

@@ -178,6 +178,11 @@ class AdapterTests:
         yield made
         made.teardown()
 
+    def section(self, **options: Any) -> dict[str, Any]:
+        """The device as a config's section, with these options too."""
+        given = {"type": self.device} if isinstance(self.device, str) else self.device
+        return {**given, **options}
+
     def assert_close(self, mine: Tensor, theirs: Tensor) -> None:
         """Equal on the host, within the tolerances of this class."""
         torch.testing.assert_close(mine.cpu(), theirs, rtol=self.rtol, atol=self.atol)

@@ -121,9 +121,8 @@ class RunTests(AdapterTests):
         self.assert_same_weights(runner.model.state_dict(), reference.model)
 
     def test_what_performance_sets_trains_or_is_refused(self) -> None:
-        given = {"type": self.device} if isinstance(self.device, str) else self.device
         try:
-            runner, record = run({**given, "performance": "fast"}, epochs=1)
+            runner, record = run(self.section(performance="fast"), epochs=1)
         except ConfigError:
             return  # it has no such option
         reference, expected = run("cpu", epochs=1)

@@ -249,8 +249,7 @@ class StateTests(AdapterTests):
         assert read == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_an_unknown_option_is_refused_and_the_config_left_alone(self) -> None:
-        given = {"type": self.device} if isinstance(self.device, str) else self.device
-        config: dict[str, Any] = {**given, "no_such_option": 1}
+        config = self.section(no_such_option=1)
         before = copy.deepcopy(config)
         with pytest.raises(ConfigError, match="no_such_option"):
             resolve_device(config)

@@ -125,7 +125,9 @@ def _plain(runner: Run) -> dict[tuple[Owner, str], Any]:
                 found[type(owner), name] = _digest(tensors)
             elif isinstance(value, (int, float, list, deque)):
                 found[type(owner), name] = repr(value)
-    for file in {sys.modules[type(owner).__module__] for owner in owners}:
+    # a class that a program executes may be of no file that is loaded
+    files = {sys.modules.get(type(owner).__module__) for owner in owners}
+    for file in filter(None, files):
         globals_ = vars(file).items()
         known = (name for name, one in globals_ if type(one).__name__ in _SOURCES)
         found.update({(file, name): None for name in known})
