@@ -49,6 +49,18 @@ const bool done = (at::RegisterPrivateUse1HooksInterface(new Hooks), true);
 } // namespace
 """
 
+TP_CLEAR = object.__basicsize__ + 22 * ctypes.sizeof(ctypes.c_void_p)
+"""Where a PyTypeObject of CPython 3.8 to 3.13 has what clears an object."""
+
+
+def keep_attributes(kind: type) -> None:
+    """Let the garbage collector clear no object of `kind`, a class of tensors.
+
+    A tensor that autograd has saved lives on when a circle of garbage that held it too
+    is freed. Before 2.10 the collector takes its attributes nevertheless: its values.
+    """
+    ctypes.c_void_p.from_address(id(kind) + TP_CLEAR).value = None
+
 
 def compiled_guard() -> ctypes.CDLL:
     """The guard, which is registered with torch now; built at its first use.
