@@ -610,7 +610,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "tensor": tensor,
         "refused by tensor": refused_by_tensor,
         "saved": lambda: saved(folder),
-        "gaudi": (lambda: None) if lacks("2.10") else gaudi,
+        "gaudi": gaudi,
     }
 
 

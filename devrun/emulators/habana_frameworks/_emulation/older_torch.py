@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ SOURCE = r"""
 namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool isAvailable() const { return true; }  // is asked for since 2.9
 };
 template <c10::DeviceType D>
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -69,7 +71,8 @@ def compiled_guard() -> ctypes.CDLL:
         ImportError: there is no compiler, or it fails.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built = cache / "devrun" / f"hpu-guard-{torch.__version__}.so"
+    name = f"hpu-guard-{torch.__version__}-{zlib.crc32(SOURCE.encode()):x}.so"
+    built = cache / "devrun" / name
     if built.exists():
         return ctypes.CDLL(str(built))
     compiler = shutil.which(os.environ.get("CXX", "c++"))
