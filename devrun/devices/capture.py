@@ -159,7 +159,8 @@ class CaptureWatch:
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
             uses = rf"self\.{re.escape(key)}\b"
-            self.findings.append(Finding(what, _site_of([module], uses), drawn))
+            site = _site_of([module], rf"{uses}[^=]*(?<![<>=!])=(?!=)", uses)
+            self.findings.append(Finding(what, site, drawn))
 
     def _carries(
         self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
@@ -209,10 +210,10 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
     return kinds[own[-1] + 1 if own else 0]
 
 
-def _site_of(modules: Iterable[nn.Module], pattern: str) -> str | None:
-    """`file:line` of the first of the users' classes, outside of `__init__`, in which
-    `pattern` is found; else where the first user's `forward` begins."""
-    begins = None
+def _site_of(modules: Iterable[nn.Module], *patterns: str) -> str | None:
+    """`file:line` of the first of the users' lines, outside of `__init__`, in which the
+    first of `patterns` is found that is; else where the first `forward` begins."""
+    begins, found = None, {}
     for kind in dict.fromkeys(map(_class_of, modules)):
         try:
             lines, first = inspect.getsourcelines(kind)
@@ -221,14 +222,15 @@ def _site_of(modules: Iterable[nn.Module], pattern: str) -> str | None:
             continue
         method = ""
         for number, line in enumerate(lines if is_users(file) else (), first):
-            if found := re.match(r"\s*def (\w+)", line):
-                method = found[1]
+            if begun := re.match(r"\s*def (\w+)", line):
+                method = begun[1]
             if method == "forward" and begins is None:
                 begins = f"{file}:{number}"
             code = line.partition("#")[0]
-            if method not in ("", "__init__") and re.search(pattern, code):
-                return f"{file}:{number}"
-    return begins
+            for each in patterns if method not in ("", "__init__") else ():
+                if re.search(each, code):
+                    found.setdefault(each, f"{file}:{number}")
+    return next((found[each] for each in patterns if each in found), begins)
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,7 @@ class Recorder(TorchFunctionMode):
         ):
             replaced = private.replaced(owner, name, call)
             self._refusing.enter_context(replaced)
+        self._refusing.enter_context(private.read_whole())
         super().__enter__()
         return self
 
@@ -165,10 +166,11 @@ class Recorder(TorchFunctionMode):
             return func(*plain_args, **plain_kwargs)  # a computation on the host
         stood_in = [self._enter_graph(leaf, name, moved) for leaf in leaves]
         in_args, in_kwargs = pytree.tree_unflatten(stood_in, spec)
-        if attribute in _FACTS or name in _UNRECORDED:
+        reads = attribute is None and any(known) and _rules.reads(name, in_args)
+        if attribute in _FACTS or (name in _UNRECORDED and not reads):
             with self.fake_mode, _on_host(stood_in):
                 return self._restored(func(*in_args, **in_kwargs))
-        if name in _rules.READS and attribute is None and any(known):
+        if reads:
             return self._read(func, name, in_args, in_kwargs)
         try:
             _rules.check(name, in_args, in_kwargs)

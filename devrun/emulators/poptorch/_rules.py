@@ -100,6 +100,11 @@ READS = frozenset(
 """Functions that need a value on the host, which a static graph does not have."""
 
 
+def reads(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a value is asked for; of a single number by its text too."""
+    return name in READS or (name == "__format__" and args[0].dim() == 0)
+
+
 def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse, by name, what cannot be compiled for the device.
 
