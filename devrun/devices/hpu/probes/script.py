@@ -45,7 +45,12 @@ _UNUSED = (
     "the program put nothing on a Gaudi: nothing of it was looked at",
     'model.to("hpu"), and the same for each batch',
 )
-_MARKS = ("mark_step", "flush by optimizer", "flush by capture", "flush by graph replay")
+_MARKS = (
+    "mark_step",
+    "flush by optimizer",
+    "flush by capture",
+    "flush by graph replay",
+)
 """What cuts the graph in each update; values that are read may cease to be."""
 
 
@@ -113,8 +118,8 @@ class HPUProgram(ProgramProbe):
             severity="slow",
             kind="no step mark",
             what="mark_step",
-            why=f"nothing but values that are read cuts the lazy graph, {self._longest} "
-            "updates long: until then nothing runs and no memory is freed",
+            why=f"nothing but values that are read cuts the lazy graph in "
+            f"{self._longest} updates: until then nothing runs, no memory is freed",
             remedy=_MARK,
             site=self._site,
         )
