@@ -163,6 +163,8 @@ class Recorder(TorchFunctionMode):
                 return self._restored(func(*in_args, **in_kwargs))
         if reads:
             return self._read(func, name, in_args, in_kwargs)
+        if not moved and _limits.is_to_host(name, in_args, in_kwargs):
+            name = "cpu"
         try:
             _limits.check(name, in_args, in_kwargs)
         except Error as error:

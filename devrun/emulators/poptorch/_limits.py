@@ -24,6 +24,11 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             f"Unsupported ops found in compiled model: [{name}]. Gradients are made by "
             "the compiler: forward must not ask for them."
         )
+    if name == "cpu":
+        raise Error(
+            'Illegal move to CPU (via `.to("cpu")`) when using the dispatcher. '
+            "Instead, return this output as an IPU tensor."
+        )
     if name in ("cross_entropy", "nll_loss"):
         if argument(args, kwargs, 2, "weight") is not None:
             raise Error(f"{name}: the argument weight is not supported on the IPU")
@@ -70,6 +75,13 @@ def argument(
 ) -> Any:
     """The argument that is at `place` or named; None without it."""
     return kwargs.get(name, args[place] if len(args) > place else None)
+
+
+def is_to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it is `to("cpu")`."""
+    given = argument(args, kwargs, 1, "device")
+    host = isinstance(given, (str, torch.device)) and str(given) == "cpu"
+    return name == "to" and host
 
 
 def _each(value: Any, count: int) -> tuple[Any, ...]:

@@ -220,7 +220,7 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
 def _note_float64(plan: Plan, call: Call, results: list[HpuTensor]) -> None:
     """Where numbers become 64 bits wide; what is computed of them is not told."""
     for tensor in results:
-        if tensor.dtype is torch.float64 and (tensor.dim() or plan.base != "empty"):
+        if tensor.dtype is torch.float64:
             if all(each.dtype is not torch.float64 for each in call.operands):
                 RECORDER.note(FLOAT64, plan.full_name, tensor.bytes_on_host)
             return
