@@ -98,8 +98,10 @@ class Updates(Watching):
 
     def _save(self, runner: Run) -> None:
         now, before = _plain(runner), self._first or {}
-        known = [k for k, v in now.items() if v is None or before.get(k, v) != v]
-        self.changed = [*known, *(key for key in now if key not in before)]
+        sources = [key for key, value in now.items() if value is None]
+        known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
+        new = (key for key in now if key not in before)
+        self.changed = [*sources, *known, *new]
         self.saved = runner.save_checkpoint(name="middle")
 
 
