@@ -12,9 +12,12 @@ import inspect
 import itertools
 import random
 import re
+import sys
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +49,7 @@ _GENERATORS: dict[type, Callable[[Any], Any]] = {
     np.random.Generator: lambda one: repr(one.bit_generator.state),
     np.random.RandomState: lambda one: repr(one.get_state(legacy=False)),
     torch.Generator: lambda one: one.get_state().cpu().numpy().tobytes(),
+    itertools.cycle: lambda one: _turn(one),
 }
 """What of each kind is compared."""
 _REMEDIES = {
@@ -125,6 +129,12 @@ class CaptureWatch:
         }
         self._streams: dict[str, Any] = {"random": random._inst}
         self._streams["numpy.random"] = np.random.mtrand._rand
+        files = {sys.modules.get(_class_of(one).__module__) for one in self._names}
+        for file in files:
+            if is_users(str(getattr(file, "__file__", ""))):
+                for name, one in vars(file).items():
+                    if isinstance(one, tuple(_GENERATORS)):
+                        self._streams[f"the global {name}"] = one
         if host_torch:
             self._streams["torch's CPU generator"] = torch.random.default_generator
 
@@ -140,7 +150,9 @@ class CaptureWatch:
         now = _copies(self._streams)
         for name, state in self._before.items():
             if now[name] != state:
-                site = _site_of(self._names, _DRAWS.get(name, _TORCH_DRAWS))
+                own = rf"\b{name.rpartition(' ')[2]}\b"
+                draws = own if name.startswith("the global") else _TORCH_DRAWS
+                site = _site_of(self._names, _DRAWS.get(name, draws))
                 self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
             self._compare(module, before, _attributes(module))
@@ -158,8 +170,11 @@ class CaptureWatch:
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
+            if _grown(was, value) and not _is_carried(module, key):
+                continue
             uses = rf"self\.{re.escape(key)}\b"
-            self.findings.append(Finding(what, _site_of([module], uses), drawn))
+            site = _site_of([module], rf"{uses}(\[[^]]*\])?\s*[^\w\s(.\[]?=(?!=)", uses)
+            self.findings.append(Finding(what, site, drawn))
 
     def _carries(
         self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
@@ -168,13 +183,24 @@ class CaptureWatch:
         for key, tensors in now.items():
             if list(map(id, tensors)) == list(map(id, before.get(key, ()))):
                 continue
-            # of a rehearsal's, which a run without such a change need not load
-            from devrun.probes.sources import carried
-
-            site = carried(_class_of(module), key)
-            if site is not None:
+            if site := _is_carried(module, key):
                 name = f"{self._names[module]}.{key}"
                 self.findings.append(Finding(f"changes {name}", site, False))
+
+
+def _is_carried(module: nn.Module, key: str) -> str | None:
+    """The line of a method that changes the attribute after it has read it."""
+    # of a rehearsal's, which a run without such a change need not load
+    from devrun.probes.sources import carried
+
+    return carried(_class_of(module), key)
+
+
+def _grown(was: Any, now: Any) -> bool:
+    """Whether a mapping has more than before, and all that it had, as a cache does."""
+    if not (isinstance(was, tuple) and isinstance(now, tuple) and was[0] is dict):
+        return False
+    return was[1].items() <= now[1].items() if now[0] is dict else False
 
 
 def _filled_in(was: Any, now: Any) -> bool:
@@ -209,10 +235,11 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
     return kinds[own[-1] + 1 if own else 0]
 
 
-def _site_of(modules: Iterable[nn.Module], pattern: str) -> str | None:
-    """`file:line` of the first of the users' classes, outside of `__init__`, in which
-    `pattern` is found; else where the first user's `forward` begins."""
-    begins = None
+def _site_of(modules: Iterable[nn.Module], *patterns: str) -> str | None:
+    """`file:line` of the first of the users' lines, outside of `__init__`, in which the
+    first of `patterns` is found that is; else where the first `forward` begins."""
+    begins: str | None = None
+    found: dict[str, str] = {}
     for kind in dict.fromkeys(map(_class_of, modules)):
         try:
             lines, first = inspect.getsourcelines(kind)
@@ -221,14 +248,15 @@ def _site_of(modules: Iterable[nn.Module], pattern: str) -> str | None:
             continue
         method = ""
         for number, line in enumerate(lines if is_users(file) else (), first):
-            if found := re.match(r"\s*def (\w+)", line):
-                method = found[1]
+            if begun := re.match(r"\s*def (\w+)", line):
+                method = begun[1]
             if method == "forward" and begins is None:
                 begins = f"{file}:{number}"
             code = line.partition("#")[0]
-            if method not in ("", "__init__") and re.search(pattern, code):
-                return f"{file}:{number}"
-    return begins
+            for each in patterns if method not in ("", "__init__") else ():
+                if re.search(each, code):
+                    found.setdefault(each, f"{file}:{number}")
+    return next((found[each] for each in patterns if each in found), begins)
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,6 +308,16 @@ def _inside(value: Any) -> Mapping[Any, Any]:
     theirs = type(value).__module__.partition(".")[0] not in hidden
     found = getattr(value, "__dict__", None)
     return found if theirs and isinstance(found, dict) else {}
+
+
+def _turn(cycle: Any) -> Any:
+    """Where a cycle is; None where Python does not say it, as from 3.14 on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with suppress(TypeError, AttributeError):
+            _, (values,), rest = cycle.__reduce__()
+            return repr((values.__reduce__()[1:], rest))
+    return None
 
 
 def _change(before: Any, now: Any) -> str:

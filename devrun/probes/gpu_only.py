@@ -1,21 +1,31 @@
-"""What CPUs and GPUs alone have: sparse buffers, and torch's own compiler."""
+"""What CPUs and GPUs alone have: sparse buffers, large whole numbers, a compiler."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe
+from devrun.probes.sites import maker_of
+from devrun.tensors import tensors_in
 
 _INDUCTOR = "inductor"
+_LARGEST = 2**31 - 1
+_NARROW = ("", "lazy")
+"""Modes in which a device has whole numbers of 32 bits alone."""
+_WIDE = (
+    "the device keeps 32 bits of whole numbers: larger ones wrap or are refused",
+    "smaller numbers, such as a remainder, from the data set or its collate_fn",
+)
 _COMPILES = (
     "it compiles for CPUs and GPUs: this device has a compiler of its own",
     "leave it out: devrun brings the compiler of the device",
@@ -27,8 +37,28 @@ class GPUOnly(Probe):
 
     @contextmanager
     def throughout(self) -> Iterator[None]:
-        with gpu_only(self.note, self.request.device):
+        sparse = gpu_only(self.note, self.request.device)
+        narrow = self.request.mode in _NARROW
+        with sparse, _smaller(self.note) if narrow else nullcontext():
             yield
+
+
+def _smaller(note: Notebook) -> AbstractContextManager[Any]:
+    """Within, whole numbers that a loader gives and the device has not are others."""
+    kind = _MapDatasetFetcher
+    given: Any = kind.fetch
+
+    def fetch(fetcher: Any, index: Any) -> Any:
+        batch = given(fetcher, index)
+        for tensor in tensors_in(batch):
+            whole = tensor.dtype is torch.int64 and tensor.numel()
+            if whole and tensor.abs().max() > _LARGEST:
+                site = maker_of(fetcher)
+                note.found(Finding("differs", "int64", "a batch", *_WIDE, site))
+                tensor.remainder_(_LARGEST)
+        return batch
+
+    return patch.object(kind, "fetch", fetch)
 
 
 @contextmanager

@@ -55,6 +55,7 @@ _SENT = (
     "a loader pins and copies what its data set gives, from the host alone",
     "leave it out: devrun moves the batches",
 )
+_AMP = "torch.cuda.amp"
 _LEFT_OUT = ("autocast", "GradScaler")
 """What torch does without, and warns, where there is no CUDA."""
 _NAMES = ("module", "nccl", "DataParallel", "pin_memory")
@@ -110,20 +111,22 @@ def telling(
                 what=what,
                 why=f"there is no CUDA on {device}",
                 remedy=remedy,
-                site=site if name in _NAMES else _named_at(site),
+                site=site if name in _NAMES else _named_at(site, what),
             )
         )
 
     return tell
 
 
-def _named_at(site: str) -> str:
-    """`site`, or the line of its file that gave a name to the device used there."""
+def _named_at(site: str, what: str) -> str:
+    """`site`, or the line of its file that gave a name to what is used there."""
     file, _, line = site.rpartition(":")
-    if _CUDA in linecache.getline(file, int(line)).lower():
+    text = linecache.getline(file, int(line))
+    if _CUDA in text.lower() or what.startswith(_AMP):
         return site
+    name = re.compile(re.escape(what)) if what.startswith("torch.") else _LITERAL
     lines = enumerate(linecache.getlines(file), 1)
-    named = (n for n, text in lines if _LITERAL.search(text))
+    named = (n for n, text in lines if name.search(text))
     return f"{file}:{next(named, line)}"
 
 
@@ -204,7 +207,7 @@ class Substitutes(TorchFunctionMode):
             kwargs = {**kwargs, "device": self._device}
         elif name == "type" and (plain := _plain_type(args[1:])):
             self._tell(f".type({plain[0]})", "cuda")
-            args = (self._moved(args[0]), plain[1])
+            return self._placed(self._moved(func(args[0], plain[1])), name)
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
             self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
@@ -340,7 +343,8 @@ class Substitutes(TorchFunctionMode):
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)
             if _is_cuda(given):
-                self._tell(f"{name}('cuda')", name)
+                of_cuda = type(self_).__module__.startswith(_AMP)
+                self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
                 if name == "GradScaler":
                     kwargs["enabled"] = False  # CUDA's own operators update it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,7 @@ _ENGINE = "_engine_run_backward"
 """What torch runs a backward pass by; not every version has it."""
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
+_CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
 MEANS = {
     MISMATCH: (
         "a tensor of the host meets one of the device",
@@ -86,7 +88,7 @@ class Hosted(TorchFunctionMode):
         if self._device in places and len(places) > 1:
             yield MISMATCH, self._moved
         # what changes its operand would change a copy of it
-        if self._device in places and not _name(func).endswith("_"):
+        if self._device in places and not _changes(func):
             yield "refused", self._on_host
 
     def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
@@ -106,7 +108,10 @@ class Hosted(TorchFunctionMode):
         return func(padded, lengths.cpu(), *rest)
 
     def _moved(self, func: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = _to(self._device, (args, kwargs))
+        # what is changed in place stays where it is, and so does the change
+        changed = _changes(func) and isinstance(args[0], Tensor)
+        device = args[0].device.type if changed else self._device
+        args, kwargs = _to(device, (args, kwargs))
         return func(*args, **kwargs)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -196,6 +201,11 @@ def _known(tensors: Iterable[Tensor]) -> list[Host]:
 
 def _to(device: str, value: Any) -> Any:
     return map_tensors(lambda tensor: tensor.to(device), value)
+
+
+def _changes(func: Any) -> bool:
+    """Whether it changes its first argument, as `add_` and `+=` do."""
+    return _CHANGES.fullmatch(_name(func)) is not None
 
 
 def _name(func: Any) -> str:

@@ -146,7 +146,10 @@ def defined(made: Any) -> str | None:
 def maker_of(loader: Any) -> str | None:
     """Where the user's code returns batches: the collate function, or the data set."""
     data = type(getattr(loader, "dataset", None))
-    makers = (getattr(loader, "collate_fn", None), getattr(data, "__getitem__", None))
+    collate: Any = getattr(loader, "collate_fn", None)
+    while hasattr(collate, "collate_fn"):  # devrun's own, around the user's
+        collate = collate.collate_fn
+    makers = (collate, getattr(data, "__getitem__", None))
     return next(filter(None, map(_returned, makers)), None)
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from poptorch import _rules
+from poptorch import _limits, _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
 from poptorch._operators import Operators, check_operators
-from poptorch._refusals import Detour
+from poptorch._refusals import Detour, filled
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
-from poptorch._tape import Node, Slot, Tape
+from poptorch._tape import Node, Slot, Tape, ancestors
 from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ _active: list[Recorder] = []
 
 _DEVICE = torch.device("ipu:0")
 _HOST = torch.device("cpu")
-_FACTS = frozenset(
-    {"shape", "dtype", "requires_grad", "is_leaf", "ndim", "grad_fn", "layout"}
-    | {"device", "is_sparse", "is_quantized", "is_nested", "is_cuda", "is_mps"}
-    | {"is_meta", "is_xpu", "is_cpu", "is_ipu", "names", "output_nr"}
-    | {"itemsize", "nbytes", "is_mkldnn", "is_vulkan", "is_sparse_csr", "is_xla"}
-    | {"is_maia", "is_mtia", "retains_grad", "is_ort", "volatile"}
-    | private.FACTS
-)
-"""Attributes of a tensor that the shape of the graph decides: read, not recorded."""
-_SETTINGS = frozenset({"set_grad_enabled", "__hash__"} | private.SETTINGS)
-_UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
 
 
 def current() -> Recorder | None:
@@ -68,6 +57,8 @@ class Recorder(TorchFunctionMode):
         self._sources: dict[int, torch.Tensor] = {}
         self._originals: dict[int, torch.Tensor] = {}
         self._real: dict[int, torch.Tensor] = {}
+        self._sizes: torch.Tensor | None = None
+        """Of packed sequences, whose packing was refused and got past."""
         self.detour = Detour(self.tape, self._real, self.kinds, training)
 
     # -- slots -------------------------------------------------------------------------
@@ -126,6 +117,7 @@ class Recorder(TorchFunctionMode):
         ):
             replaced = private.replaced(owner, name, call)
             self._refusing.enter_context(replaced)
+        self._refusing.enter_context(private.read_whole())
         super().__enter__()
         return self
 
@@ -148,7 +140,7 @@ class Recorder(TorchFunctionMode):
         """Carry out and record one torch function."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
-        if name in _SETTINGS:
+        if name in _rules.SETTINGS:
             return func(*args, **kwargs)
         attribute = _attribute(func, name)
         if attribute == "device" and self.slot_of(args[0]) is not None:
@@ -165,16 +157,19 @@ class Recorder(TorchFunctionMode):
             return func(*plain_args, **plain_kwargs)  # a computation on the host
         stood_in = [self._enter_graph(leaf, name, moved) for leaf in leaves]
         in_args, in_kwargs = pytree.tree_unflatten(stood_in, spec)
-        if attribute in _FACTS or name in _UNRECORDED:
+        reads = attribute is None and any(known) and _rules.reads(name, in_args)
+        if attribute in _rules.FACTS or (name in _rules.UNRECORDED and not reads):
             with self.fake_mode, _on_host(stood_in):
                 return self._restored(func(*in_args, **in_kwargs))
-        if name in _rules.READS and attribute is None and any(known):
+        if reads:
             return self._read(func, name, in_args, in_kwargs)
+        if not moved and _limits.is_to_host(name, in_args, in_kwargs):
+            name = "cpu"
         try:
-            _rules.check(name, in_args, in_kwargs)
+            _limits.check(name, in_args, in_kwargs)
         except Error as error:
             self.detour.refuse(error, name, self.tape)
-            if name in _rules.UNSUPPORTED:
+            if name in _limits.UNSUPPORTED:
                 return None
         function = _rules.adapted(func, name, in_args, in_kwargs)
         # torch's own stand-in for it wants values, though its result is one number.
@@ -198,6 +193,11 @@ class Recorder(TorchFunctionMode):
                 result = example() if example else function(*args, **kwargs)
             _rules.check_results(name, leaves_of(result))
             check_operators(name, seen.names)
+            if name.rstrip("_") == "triu" and not self._constant(leaves):
+                raise Error(
+                    "torch.triu is only supported within constant expressions, for "
+                    "example torch.ones(3, 3).triu_()."
+                )
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
             elif _rules.narrows(name, (args, kwargs), result):
@@ -208,11 +208,15 @@ class Recorder(TorchFunctionMode):
             self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)
             function, result = self.detour.sized(function, name, captured, spec)
+            if name == "_pack_padded_sequence":
+                self._sizes = result[1]
             with self.fake_mode:
-                result = pytree.tree_map(_filled, result)
+                result = pytree.tree_map(filled, result)
         out = leaves_of(result)
         _show_as(_DEVICE, out)
-        produced = [(i, v) for i, v in enumerate(out) if isinstance(v, torch.Tensor)]
+        produced = [
+            (i, v) for i, v in enumerate(out) if isinstance(v, private.FakeTensor)
+        ]
         if not produced and not _is_inplace(name):
             return result
         block, ipu = self.placement.note()
@@ -260,7 +264,7 @@ class Recorder(TorchFunctionMode):
     def _gradient(self, outputs: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """A gradient that forward asks for; got past, of zeros."""
         try:
-            _rules.check("backward", (), {})
+            _limits.check("backward", (), {})
         except Error as error:
             self.detour.refuse(error, "backward", self.tape)
         return tuple(torch.zeros_like(leaf) for leaf in leaves_of(inputs))
@@ -271,6 +275,16 @@ class Recorder(TorchFunctionMode):
         return forward_of(kind, args, kwargs)
 
     # -- helpers -----------------------------------------------------------------------
+
+    def _constant(self, leaves: Sequence[Any]) -> bool:
+        """Whether tensors come of nothing but constants."""
+        slots = [self._slot(one) for one in leaves if isinstance(one, torch.Tensor)]
+        nodes = self.tape.nodes
+        return not any(
+            self.kinds.get(each)
+            for slot in slots
+            for each in (slot, *ancestors(nodes, slot))
+        )
 
     def _host_bounds(self, index: Any) -> Any:
         """Bounds of slices that are host tensors, as the numbers that they hold."""
@@ -297,7 +311,7 @@ class Recorder(TorchFunctionMode):
         found = self._sources.get(id(leaf), leaf)
         if id(found) in self._slots:
             return found
-        if leaf.dim() and not moved:
+        if leaf.dim() and not moved and leaf is not self._sizes:
             error = Error(
                 "Expected an IPU tensor but got tensor(device=cpu, shape="
                 f"{list(leaf.shape)}, dtype={_type_name(leaf)}) in {name}. Constant "
@@ -307,11 +321,12 @@ class Recorder(TorchFunctionMode):
             self.detour.refuse(error, name, self.tape)
         with DisableTorchFunction():
             valueless = isinstance(leaf, private.FakeTensor)  # of another capture
-            constant = _filled(leaf) if valueless else leaf.detach().clone()
+            constant = filled(leaf) if valueless else leaf.detach().clone()
             stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
         slot = self._slot(stand_in)
         self.constants[slot] = self._real[slot] = constant
-        self._sources[id(leaf)] = stand_in
+        if leaf is not self._sizes:  # which stay on the host
+            self._sources[id(leaf)] = stand_in
         self._alive.append(leaf)
         return stand_in
 
@@ -344,13 +359,6 @@ class Recorder(TorchFunctionMode):
             self.detour.refuse(error, name, self.tape)
             leaves, spec = pytree.tree_flatten((args, kwargs))
             return self.detour.value(func, name, map(self._captured, leaves), spec)
-
-
-def _filled(value: Any) -> Any:
-    """A tensor like one that has no memory; what is no tensor, as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.zeros(value.shape, dtype=value.dtype)
 
 
 def _show_as(device: torch.device, values: Sequence[Any]) -> None:

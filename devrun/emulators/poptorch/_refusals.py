@@ -35,6 +35,7 @@ _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
 """Refusals at one line, after which it is a loop that only values would end."""
+_PACKS = "_pack_padded_sequence"
 NUMBERS = "numbers"
 """The operation of what is not refused but loses its value."""
 _collecting: list[Refusals] = []
@@ -210,6 +211,10 @@ class Detour:
         """A function whose results are always of one size, and tensors of that size."""
         found, kind = pytree.tree_flatten(self.value(function, name, leaves, spec))
         like = [_sized_like(leaf) for leaf in found]
+        if name == _PACKS:  # torch wants the sizes that it returns on the host
+            return Fitted(function, like), pytree.tree_unflatten(
+                [like[0], found[1]], kind
+            )
         return Fitted(function, like), pytree.tree_unflatten(like, kind)
 
     def _call(self, function: Callable[..., Any], leaves: Any, spec: Any) -> Any:
@@ -258,6 +263,14 @@ def _sized_like(leaf: Any) -> Any:
         return leaf
     shape = [max(size, 1) for size in leaf.shape]
     return torch.empty(shape, dtype=leaf.dtype, device="meta")
+
+
+def filled(value: Any) -> Any:
+    """A tensor like one that has no memory; what is none, as it is."""
+    plain = type(value) is torch.Tensor and value.is_cpu
+    if plain or not isinstance(value, torch.Tensor):
+        return value
+    return torch.zeros(value.shape, dtype=value.dtype)
 
 
 def _fit(value: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 
 from poptorch import _torch_private as private
 from poptorch._errors import Error
+
+_WANTS_VALUES = re.compile("not allocated yet|data pointer|doesn't have storage")
+"""What torch's kernels say of tensors without values."""
 
 
 def own_backward(kind: type) -> Error:
@@ -71,3 +75,7 @@ def as_device_errors(name: str) -> Iterator[None]:
         raise no_value(name) from error
     except private.DynamicOutputShapeException as error:
         raise DynamicShapeError(name, error.func) from error
+    except RuntimeError as error:
+        if not _WANTS_VALUES.search(str(error)):
+            raise
+        raise no_value(name) from error

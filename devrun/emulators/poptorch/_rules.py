@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from poptorch import _torch_private as private
 from poptorch._errors import Error
+from poptorch._limits import argument
 from poptorch._torch_private import leaves_of, pytree
 
 LOSSES = frozenset(
@@ -83,9 +85,18 @@ _SUMS = frozenset(
 )
 """Functions to which a small number is given so that a result is not 0."""
 _CASTS = frozenset({"to", "half", "type", "type_as"})
-_RECURRENT = {"lstm": 4, "gru": 4, "rnn_tanh": 4, "rnn_relu": 4}
 
-UNSUPPORTED = frozenset({"backward", "register_hook", "retain_grad"})
+FACTS = frozenset(
+    {"shape", "dtype", "requires_grad", "is_leaf", "ndim", "grad_fn", "layout"}
+    | {"device", "is_sparse", "is_quantized", "is_nested", "is_cuda", "is_mps"}
+    | {"is_meta", "is_xpu", "is_cpu", "is_ipu", "names", "output_nr"}
+    | {"itemsize", "nbytes", "is_mkldnn", "is_vulkan", "is_sparse_csr", "is_xla"}
+    | {"is_maia", "is_mtia", "retains_grad", "is_ort", "volatile"}
+    | private.FACTS
+)
+"""Attributes of a tensor that the shape of the graph decides: read, not recorded."""
+SETTINGS = frozenset({"set_grad_enabled", "__hash__"} | private.SETTINGS)
+UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
 
 COMPARISONS = frozenset(
     {"lt", "le", "gt", "ge", "__lt__", "__le__", "__gt__", "__ge__"}
@@ -100,51 +111,9 @@ READS = frozenset(
 """Functions that need a value on the host, which a static graph does not have."""
 
 
-def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse, by name, what cannot be compiled for the device.
-
-    Raises:
-        Error: Naming the operation.
-    """
-    if name in UNSUPPORTED:
-        raise Error(
-            f"Unsupported ops found in compiled model: [{name}]. Gradients are made by "
-            "the compiler: forward must not ask for them."
-        )
-    if name in ("cross_entropy", "nll_loss"):
-        weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
-        if weight is not None:
-            raise Error(f"{name}: the argument weight is not supported on the IPU")
-    if name == "ctc_loss" and kwargs.get("reduction") == "none":
-        raise Error("ctc_loss: reduction 'none' is not supported on the IPU")
-    if name == "one_hot" and (_argument(args, kwargs, 1, "num_classes") or -1) < 0:
-        raise Error("OneHot num classes must be specified and must be constant.")
-    if name == "bincount" and not _argument(args, kwargs, 2, "minlength"):
-        raise Error(
-            "Bincount `minlength` must be specified and must be a constant. On the IPU "
-            "MK2 platform the minimum length is also the maximum length"
-        )
-    mode = _argument(args, kwargs, 3, "mode")
-    if name == "interpolate" and mode in ("linear", "trilinear"):
-        raise Error(
-            f"interpolate: mode {mode!r}: in 1 and 3 dimensions only 'nearest' is "
-            "supported on the IPU"
-        )
-    if name in _RECURRENT:
-        _check_recurrent(name, args)
-    if name.startswith("max_pool") and kwargs.get("return_indices"):
-        raise Error(f"{name}: return_indices is not supported on the IPU")
-    if name.startswith("conv_transpose"):
-        dilation = _argument(args, kwargs, 7, "dilation")
-        if dilation is not None and any(
-            d != 1 for d in (dilation if isinstance(dilation, tuple) else (dilation,))
-        ):
-            raise Error(f"{name}: dilation is not supported on the IPU")
-    if name == "__setitem__" and _has_step(args[1]):
-        raise Error(
-            "In-place modification of slices with step size other than 1 is not "
-            "supported."
-        )
+def reads(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a value is asked for; of a single number by its text too."""
+    return name in READS or (name == "__format__" and args[0].dim() == 0)
 
 
 def check_numbers(name: str, args: Any, result: Any) -> Error | None:
@@ -212,29 +181,6 @@ def check_results(name: str, results: Sequence[Any]) -> None:
             )
 
 
-def _argument(
-    args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str
-) -> Any:
-    return kwargs.get(name, args[place] if len(args) > place else None)
-
-
-def _check_recurrent(name: str, args: tuple[Any, ...]) -> None:
-    """`(input, hx, weights, has_biases, num_layers, dropout, train, bidirectional)`."""
-    if len(args) < 8 or not isinstance(args[4], int):
-        return
-    if args[4] > 1:
-        raise Error(f"{name}: {args[4]} layers; the IPU supports one")
-    if args[5]:
-        raise Error(f"{name}: dropout is not supported on the IPU")
-    if args[7]:
-        raise Error(f"{name}: bidirectional is not supported on the IPU")
-
-
-def _has_step(index: Any) -> bool:
-    items = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(i, slice) and i.step not in (None, 1) for i in items)
-
-
 class _ActivationType:
     """Calls a function with its float parameters in the type of the activation."""
 
@@ -300,7 +246,7 @@ def adapted(
     kwargs: dict[str, Any],
 ) -> Callable[..., Any]:
     """The function, or one with the device's rules for types around it."""
-    if name == "bincount" and _argument(args, kwargs, 2, "minlength"):
+    if name == "bincount" and argument(args, kwargs, 2, "minlength"):
         return _bincount
     if name in ("masked_fill", "masked_fill_"):
         return _Filled(function)
@@ -317,7 +263,7 @@ def adapted(
             return _ActivationType(function)
     if name in _INDEX_AT:
         place, keyword = _INDEX_AT[name]
-        index = _argument(args, kwargs, place, keyword)
+        index = argument(args, kwargs, place, keyword)
         if isinstance(index, torch.Tensor) and index.dtype in (
             torch.int32,
             torch.int16,

@@ -7,7 +7,7 @@ Behind each stands the release that it is in since; all are in 2.13.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -91,6 +91,13 @@ def validates_distributions() -> bool:
     return torch.distributions.Distribution._validate_args
 
 
+def read_whole() -> AbstractContextManager[None]:
+    """`tolist` is one call here too, where torch reads element by element. (2.1)"""
+    if "tolist" not in vars(FakeTensor):
+        return nullcontext()
+    return replaced(FakeTensor, "tolist", torch.Tensor.tolist)
+
+
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """`owner.name` is `value` inside this context; the only door to such changes."""
@@ -116,6 +123,7 @@ __all__ = [
     "leaves_of",
     "new_library",
     "pytree",
+    "read_whole",
     "registered",
     "replaced",
     "validates_distributions",

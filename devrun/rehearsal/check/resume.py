@@ -143,9 +143,11 @@ class Updates(Watching):
 
     def _save(self, runner: Run) -> None:
         now, before = _plain(self.training), self._first or {}
-        known = [k for k, v in now.items() if v is None or before.get(k, v) != v]
+        sources = [key for key, value in now.items() if value is None]
+        known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
+        new = [key for key in now if key not in before]
         held = _attributes(self.training)
-        for key in [*known, *(key for key in now if key not in before)]:
+        for key in (*sources, *known, *new):
             self.changed[key] = _copy(getattr(*held[key]))
         self.saved = runner.save_checkpoint(name="middle")
 

@@ -34,7 +34,7 @@ COMPILED = {
     "group norm": lambda x: F.group_norm(x[None], 2),
     "rms norm": lambda x: F.rms_norm(x, (4,)),
     "gelu": F.gelu,
-    "finite": lambda x: torch.isfinite(x).float() + torch.nan_to_num(x),
+    "finite": lambda x: torch.isfinite(x).float(),
     "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
     "sums": lambda x: x.cumsum(0) + x.logsumexp(0) + x.std() + x.median(),
     "order": lambda x: x.sort().values + x.topk(4).values.flip(0),
@@ -94,3 +94,36 @@ def test_numbers_that_half_precision_cannot_hold_are_told():
         "masked_fill: -1000000000 is beyond 65504, the largest number",
         "add: 1e-12 is 0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "function"),
+    [
+        ("not divisible", lambda x: F.adaptive_avg_pool2d(x[None, None], 3)),
+        (
+            "non-integer",
+            lambda x: F.interpolate(x[None, None], scale_factor=1.5, mode="bilinear"),
+        ),
+        ("constant expressions", torch.triu),
+        ("8 bits", lambda x: x.to(torch.uint8) & 1),
+        ("sparse", lambda x: F.embedding(x.long() * 0, x, sparse=True)),
+    ],
+)
+def test_arguments_that_it_does_not_take_are_refused(message, function):
+    with pytest.raises(poptorch.Error, match=message):
+        poptorch.inferenceModel(Applied(function))(torch.rand(4, 4))
+
+
+def test_reads_and_packed_sequences_are_got_past_where_somebody_collects():
+    lstm = nn.LSTM(4, 4)
+
+    def packed(x):
+        rows = nn.utils.rnn.pack_padded_sequence(x[:, None], torch.tensor([3]))
+        out, _ = nn.utils.rnn.pad_packed_sequence(lstm(rows)[0])
+        return out.sum() + x.tolist()[0][0] + float(f"{x.mean():.2f}")
+
+    with poptorch.emulation.refusals() as found:
+        poptorch.inferenceModel(Applied(packed))(torch.rand(4, 4))
+    operations = [refusal.operation for refusal in found]
+    assert operations[0] == "_pack_padded_sequence"
+    assert operations[-3:] == ["_pad_packed_sequence", "tolist", "__format__"]

@@ -32,7 +32,7 @@ _KINDS = {
 }
 _COMPILATION = "compilation"
 _COPY = "copy to the device"
-_OFTEN = 0.5
+_OFTEN = 0.3
 """Share of the updates from which a wait of the host is in the loop."""
 MODEL = "model"
 _ASKS = ("if", "elif", "while", "assert")
@@ -59,6 +59,10 @@ class Counts:
         """In how many updates each came."""
         self._compiled: list[list[Any]] = []
         """Of each update, why graphs were compiled, and where."""
+
+    def between(self) -> None:
+        """What came since the last update is no part of the next, as at log points."""
+        self._last = self._all()
 
     def update(self) -> None:
         """An update is over."""
@@ -88,7 +92,8 @@ class Counts:
             kind = _KINDS.get(key[0], "")
             # a program that trains nothing has no updates
             came = self._often[key] if self.updates else times
-            if kind == SYNC and came < often:
+            # what waits between epochs is in no update, nor in an evaluation
+            if kind == SYNC and came + self._apart[key] < max(often, 1):
                 continue
             found = self._finding(kind, key, times) if kind else None
             same = found and (kind, found.site or found.why, found.remedy)

@@ -70,6 +70,10 @@ class HPUProbe(Probe):
         self._log, self._counts = CompileLog(), Counts(sdk.emulator, **self._lines)
         runner.eval_contexts.append(self._evaluating)
 
+    def before_train_epoch(self, runner: Run) -> None:
+        if self._counts is not None:
+            self._counts.between()
+
     def before_train_iter(self, runner: Run) -> None:
         tensors = tensors_in(runner.data_batch)
         self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))

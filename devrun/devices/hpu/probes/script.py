@@ -45,8 +45,13 @@ _UNUSED = (
     "the program put nothing on a Gaudi: nothing of it was looked at",
     'model.to("hpu"), and the same for each batch',
 )
-_NO_MARK = "flush by maximal graph size"
-"""A flush that the user did not bring about."""
+_MARKS = (
+    "mark_step",
+    "flush by optimizer",
+    "flush by capture",
+    "flush by graph replay",
+)
+"""What cuts the graph in each update; values that are read may cease to be."""
 
 
 class HPUProgram(ProgramProbe):
@@ -54,7 +59,7 @@ class HPUProgram(ProgramProbe):
 
     def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
         self._note, self._script, self._memory = note, script, memory
-        self._flushes = self._unmarked = self._longest = 0
+        self._marks = self._unmarked = self._longest = 0
         self._site: str | None = None
 
     @contextmanager
@@ -102,9 +107,9 @@ class HPUProgram(ProgramProbe):
     def _stepped(self, *_: Any) -> None:
         self._counts.update()
         totals = self._emulator.report().totals
-        flushes = totals.get("flush", 0) - totals.get(_NO_MARK, 0)
-        self._unmarked = 0 if flushes > self._flushes else self._unmarked + 1
-        self._flushes = flushes
+        marks = sum(totals.get(name, 0) for name in _MARKS)
+        self._unmarked = 0 if marks > self._marks else self._unmarked + 1
+        self._marks = marks
         if self._unmarked > self._longest:
             self._longest, self._site = self._unmarked, here(2)
 
@@ -113,8 +118,8 @@ class HPUProgram(ProgramProbe):
             severity="slow",
             kind="no step mark",
             what="mark_step",
-            why=f"the lazy graph went on growing over {self._longest} updates: nothing "
-            "runs and no memory is freed until it is cut",
+            why=f"nothing but values that are read cuts the lazy graph in "
+            f"{self._longest} updates: until then nothing runs, no memory is freed",
             remedy=_MARK,
             site=self._site,
         )

@@ -14,7 +14,7 @@ from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
-from devrun.probes.sites import maker_of
+from devrun.probes.sites import maker_of, user_line
 
 
 class Compiling(Probe):
@@ -33,16 +33,16 @@ class Compiling(Probe):
 
     def follows(self, error: Exception) -> bool:
         """What a graph computes without what was refused is worth nothing."""
-        return bool(self._found)
+        return bool(self._found) and not isinstance(error, ShapesError)
 
     def after(self, training: Training) -> Iterator[Finding]:
         found = self._found or []
-        trained = {one.stack[:1] for one in found if one.training}
+        trained = {user_line(one.stack) for one in found if one.training}
         for one in sorted(found, key=lambda one: not one.training):
             if one.training:
                 told = finding_of(one)
                 yield replace(told, site=told.site or self._section())
-            elif one.stack[:1] not in trained:
+            elif user_line(one.stack) not in trained:
                 yield finding_of(one, fix=self._on_the_host())
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:

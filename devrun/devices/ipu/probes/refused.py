@@ -16,8 +16,8 @@ KIND = "cannot be compiled"
 _MASK = "torch.where(mask, x, 0), and divide by mask.sum(): every shape stays the same"
 _STACK = "layers of one each, one after another: nn.LSTM(..., num_layers=1) and so on"
 _BY_NAME: Mapping[str, str] = {
-    r"item|tolist|numpy|__(int|float|index|complex|array)__": "keep it a tensor; what "
-    "is only logged is returned in log_vars",
+    r"item|tolist|numpy|cpu|__(int|float|index|complex|array|format)__": "keep it a "
+    "tensor; what is only logged is returned in log_vars",
     r"__bool__|is_nonzero|equal|allclose": "torch.where(condition, a, b) in place of "
     "the branch: both are computed, one is taken",
     r"masked_select|__getitem__": _MASK,
@@ -30,8 +30,9 @@ _BY_NAME: Mapping[str, str] = {
     r"ctc_loss": "reduction='mean' or 'sum'",
     r"interpolate": "mode='nearest'; in one dimension also mode='bilinear' of "
     "x.unsqueeze(2)",
+    r"_?pa(ck|d)_pa.*": "run the layer on the padded batch, and mask what it gives",
     r"lstm|gru|rnn_.*": f"{_STACK}; the other direction is one more layer on "
-    "x.flip(time); nn.Dropout between them",
+    "x.flip(time); nn.Dropout between them; no packed sequences",
     r"(adaptive_)?max_pool.*": "without return_indices",
     r"conv_transpose.*": "dilation=1",
     r"__setitem__": "build the result with torch.stack or torch.cat, and no step in "

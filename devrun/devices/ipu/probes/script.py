@@ -55,7 +55,7 @@ class IPUProgram(ProgramProbe):
         def training_model(model: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return plain(model, *args, **kwargs)
-            except AssertionError as error:  # of an optimizer
+            except (AssertionError, ValueError) as error:  # of an optimizer
                 what, site = type(error).__name__, here(2)
                 finding = Finding("breaks", "raises", what, str(error), _OTHER, site)
                 self._note.found(finding)

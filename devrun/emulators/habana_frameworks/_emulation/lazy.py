@@ -125,6 +125,7 @@ class LazyGraph:
 
     def user_mark(self) -> None:
         """What `mark_step` does; graphs grow without bound again."""
+        RECORDER.totals["mark_step"] += 1
         self.flush("mark_step")
         self.cut = SETTINGS.max_compound_ops
 

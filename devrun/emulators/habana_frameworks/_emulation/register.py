@@ -33,7 +33,7 @@ def _empty(
     memory_format: Any = None,
 ) -> HpuTensor:
     acquire()
-    if dtype is torch.float64:
+    if dtype is torch.float64 and size:  # torch itself makes single ones
         RECORDER.note(FLOAT64, "aten::empty")
     options = {} if memory_format is None else {"memory_format": memory_format}
     return wrap(torch.empty(size, dtype=dtype, device="cpu", **options))

@@ -83,6 +83,10 @@ PLUMBING = frozenset(
 """What moves or describes tensors, and cells that the bridge decomposes itself."""
 
 
+_OF_HOSTED = frozenset({"linalg_pinv", "linalg_lstsq"})
+"""Composed of a decomposition of matrices, which the device has no kernel for."""
+
+
 @lru_cache(maxsize=None)
 def supported_names() -> frozenset[str]:
     """The names in force, e.g. `add.Tensor`; OSError if a given list is not there."""
@@ -99,7 +103,7 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
     # Without a kernel for the CPU torch composes it of other operators, here as there.
     has_kernel = _overload(name).has_kernel_for_dispatch_key
     if not has_kernel("CPU"):
-        return True
+        return base not in _OF_HOSTED
     # Torch runs a structured operator by the kernel of the form that has `out`.
     structured = has_kernel("CompositeExplicitAutogradNonFunctional")
     return structured and any(out in supported_names() for out in _out_forms(name))

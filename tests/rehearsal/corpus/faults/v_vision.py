@@ -39,6 +39,6 @@ class VVision(nn.Module):
         # remedy: bright = (h * (h > 0.5)).mean()
         rank = torch.linalg.matrix_rank(self.head.weight).float()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: rank = 0.0
-        pooled = h.mean((2, 3)).cpu()  # fault[hpu]: host waits
+        pooled = h.mean((2, 3)).cpu()  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: pooled = h.mean((2, 3))
         return self.head(pooled.to(h.device)) + 0 * (bright + rank)
