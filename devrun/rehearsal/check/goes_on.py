@@ -20,7 +20,7 @@ from devrun.probes.sources import names
 from devrun.probes.workarounds import refusal
 from devrun.rehearsal.check.gradient_path import untrained
 from devrun.rehearsal.check.graph_faults import backward_faults, repaired
-from devrun.rehearsal.check.left_out import LOOPS, Left, Sources, topic_of
+from devrun.rehearsal.check.left_out import LOOPS, Left, Sources, of_shape
 from devrun.rehearsal.check.mended import REFUSALS, Mended
 from devrun.runners.training import Training
 from devrun.step import StepOutput
@@ -134,7 +134,9 @@ class GoesOn:
         explained: dict[str, Any] = {}
         if isinstance(error.__cause__, IndexError):
             explained, error = {"why": str(error)}, error.__cause__
-        if isinstance(error, DevrunError) and self._mended.lines and topic_of(error):
+        site = of_error(error)
+        unplaced = isinstance(error, DevrunError) or site is None
+        if unplaced and self._mended.lines and of_shape(error):
             return False  # of the shape that something else has now
         own = isinstance(error, DevrunError) or is_out_of_memory(error)
         if own or self.whole(error):
@@ -148,15 +150,13 @@ class GoesOn:
             again = ended[0].what not in self._repaired
             self._repaired.add(ended[0].what)
             return again
-        site = of_error(error)
         if site is None:
             raise error
         follows = self._sources.follows(error) or getattr(error, "follows", False)
         left = Left(site, follows)
         mends = isinstance(error, REFUSALS) and site not in self._mended.lines
         if mends:
-            self._sources.bend(error)
-            self._mended.lines[site] = not (follows and topic_of(error))
+            self._mended.lines[site] = not (follows and of_shape(error))
         else:
             left = self._sources.leave_out(error)
         if not given and isinstance(error, KeyError):  # of a hook
@@ -168,7 +168,7 @@ class GoesOn:
 
     def _other(self, site: str, error: Exception) -> None:
         """What else was raised at a line that is mended, and was not told."""
-        if not topic_of(error):
+        if not of_shape(error):
             self._note.found(replace(refusal(error), site=site))
 
     def _update(self, model: Any, batch: Any, *_: Any) -> StepOutput:

@@ -28,8 +28,9 @@ _STANDS_IN = """\
 """
 
 
-_TOPICS = ("NoneType", "shape|size|dimension|expand|broadcast|multiplied|ambiguous|0-d")
-"""What errors are about that come of one another through the variables they read."""
+_NONE = "NoneType"
+"""In what is raised where a variable, which others may share, is None."""
+_SHAPES = re.compile("shape|size|dimension|expand|broadcast|multiplied|ambiguous|0-d")
 
 
 class Left(NamedTuple):
@@ -50,8 +51,8 @@ class Sources:
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function -> names that are not, or not as they should be."""
-        self._bent: dict[str, set[str]] = {}
-        """Topic of an error -> names that may be what it is about."""
+        self._none: set[str] = set()
+        """Names of what may be None."""
         self._renamed: set[str] = set()
         """Lines that ask for another key than they did."""
 
@@ -70,8 +71,9 @@ class Sources:
             kinds: of statements that may go.
         """
         follows = self.follows(error)
-        self.bend(error)
         for frame, inside, line in self._places(error):
+            if _NONE in str(error):
+                self._none |= _loaded_at(inside, line)
             code = frame.f_code
             place, gone = f"{code.co_filename}:{line}", None
             if isinstance(error, KeyError) and place not in self._renamed:
@@ -96,22 +98,13 @@ class Sources:
             name = str(error).split("'")[1]
         if any(name in lost for lost in self._lost.values()):
             return True
-        bent = self._bent.get(topic_of(error), set())
+        none = self._none if _NONE in str(error) else set()
         for frame, inside, line in self._places(error):
             code = frame.f_code
             lost = self._lost.get((code.co_filename, code.co_firstlineno), set())
-            if (lost | bent) & _at(inside, line)[1]:
+            if (lost | none) & _loaded_at(inside, line):
                 return True  # also what a call within was given
         return False
-
-    def bend(self, error: BaseException) -> None:
-        """What `error` is about may be of other variables too, from now on."""
-        topic = topic_of(error)
-        for _, inside, line in self._places(error):
-            stored, loaded = _at(inside, line)
-            given = loaded if topic == _TOPICS[0] else stored
-            self._bent.setdefault(topic, set()).update(given if topic else ())
-            return
 
     def _places(self, error: BaseException) -> Iterator[tuple[FrameType, Any, int]]:
         """Frame, what is left of its code, and line of the user's calls."""
@@ -144,9 +137,9 @@ class Sources:
         return bool(owners)
 
 
-def topic_of(error: BaseException) -> str:
-    """What it is about, of `_TOPICS`."""
-    return next((one for one in _TOPICS if re.search(one, str(error))), "")
+def of_shape(error: BaseException) -> bool:
+    """Whether it may come of a shape that something has which was got past."""
+    return _SHAPES.search(str(error)) is not None
 
 
 def run_script(
@@ -292,13 +285,12 @@ def _guarded(one: ast.stmt) -> ast.stmt:
     return guard
 
 
-def _at(inside: Any, line: int) -> tuple[set[str], set[str]]:
-    """What the innermost statement at `line` sets and reads, not those it is around."""
+def _loaded_at(inside: Any, line: int) -> set[str]:
+    """What the innermost statement at `line` reads, not those that it is around."""
     found = _innermost(inside, line)
     parts = (getattr(found, name, None) for name in ("test", "iter"))
     heads = [part for part in parts if part is not None] or [found]
-    whole = ast.Tuple(heads, ast.Load())
-    return _names(whole, ast.Store), _names(whole, ast.Load)
+    return _names(ast.Tuple(heads, ast.Load()), ast.Load)
 
 
 def _names(statement: ast.AST, use: type) -> set[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
+from devrun.rehearsal.check.left_out import of_shape
 from devrun.tensors import map_tensors, tensors_in
 
 REFUSALS = (RuntimeError, TypeError, IndexError, ValueError)
@@ -49,11 +50,11 @@ class Mended(TorchFunctionMode):
         try:
             made = func(*args, **kwargs)
         except REFUSALS as error:
-            error.__dict__["follows"] = bent
+            follows = error.__dict__["follows"] = bent and of_shape(error)
             site = sites.here(2)
             if site is None or site not in self.lines:
                 raise
-            if not (self.lines[site] or bent):
+            if not (self.lines[site] or follows):
                 self._other(site, error)
             made, bent = self._instead(name, func, args, kwargs, bent)
             if made is None:

@@ -227,7 +227,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
     if isinstance(now, torch.Generator):
         now.set_state(value)
     elif isinstance(now, Optimizer):
-        now.load_state_dict(value)
+        now.load_state_dict(deepcopy(value))  # which it changes
     elif tensors := hidden(now):
         for one, saved in zip(tensors, value):
             one.detach().copy_(saved)
