@@ -72,7 +72,6 @@ NEWER_TESTS = {
     "2.10": (
         "the_bytes_are_those_of_rings", "the_words_are_a_table",
         "takes_what_one_of_two_real_ones_takes",
-        "test_an_emulated_gaudi_trains_as_the_cpu",
     ),
 }  # fmt: skip
 """Parts of the names of tests of what is of that torch, or is refused before it."""

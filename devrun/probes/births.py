@@ -6,7 +6,7 @@ import ast
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils import _device
 
 from devrun.probes import sites
 from devrun.probes.origins import Host
-from devrun.probes.sites import asking, is_own
+from devrun.probes.sites import asking, defined, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import held
@@ -31,7 +31,8 @@ _FACTORIES = frozenset(
         "kaiser_window",
     ]
 )
-_MOVED = ("_parameters", "_buffers", "_modules")
+_IN_LISTS = "a buffer of each: self.register_buffer"
+_MOVED = {"_parameters", "_buffers", "_modules"}
 _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 _AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
@@ -95,14 +96,15 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         owners: modules and hooks.
         tag: is given each of them.
     """
-    for one in owners:
+    for one in keepers(owners):
         kind = type(one)
         around = sys.modules.get(kind.__module__, types)
         if is_own(str(getattr(around, "__file__", ""))):
             continue  # a hook of devrun's, which keeps copies of what it is given
         own = {key: vars(one)[key] for key in vars(one).keys() - _MOVED}
+        is_module = isinstance(one, nn.Module)
         for holder, values, label, usual in (
-            (kind, own, f"{kind.__name__}.", "a buffer of each: self.register_buffer"),
+            (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
             (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
             (around, vars(around), "the global ", _AS_GLOBAL),
         ):
@@ -113,11 +115,33 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                     continue
                 site, line = assigned(holder, name)
                 remedy = _AS_MODULES if modules else usual
-                if values is own and isinstance(value, Tensor):
+                if values is own and is_module and isinstance(value, Tensor):
                     kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def keepers(owners: Iterable[Any]) -> Iterator[Any]:
+    """`owners`, and objects of the user's own classes in their attributes and lists."""
+    waiting, seen = list(owners), set()
+    while waiting:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        for value in getattr(one, "__dict__", {}).values():
+            parts = value.values() if isinstance(value, dict) else value
+            inside = parts if isinstance(value, (dict, list, tuple)) else [value]
+            kinds: list[Any] = [type(one) for one in inside]
+            waiting += [one for one, kind in zip(inside, kinds) if _is_plain(kind)]
+
+
+@lru_cache(maxsize=None)
+def _is_plain(kind: Any) -> bool:
+    """Whether its objects are the user's own, and no modules, which are known."""
+    return not issubclass(kind, (nn.Module, Tensor)) and defined(kind) is not None
 
 
 def hidden(value: Any) -> list[Tensor]:
@@ -133,5 +157,7 @@ def _assigned(line: str) -> str:
     """The value of the assignment `line`."""
     with suppress(SyntaxError, ValueError, AttributeError):
         (statement,) = ast.parse(line).body
-        return unparsed(statement.value) or "..."  # type: ignore[attr-defined]
+        value: ast.expr = statement.value  # type: ignore[attr-defined]
+        # of `self.a, self.b = x, y` there is more than one
+        return "..." if isinstance(value, ast.Tuple) else unparsed(value) or "..."
     return "..."

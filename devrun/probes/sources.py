@@ -28,7 +28,8 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     is_module = isinstance(owner, ModuleType)
     start, word = r"" if is_module else r"\s*", re.escape(name)
     registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
-    own = re.compile(rf"\s*self\.{word}\s*(:|=[^=])|{registers}")
+    among = r"(self\.\w+\s*,\s*)*"  # self.a, self.b = ...
+    own = re.compile(rf"\s*{among}self\.{word}\s*(:|=[^=]|,[^()]*=)|{registers}")
     plain = re.compile(rf"{start}{word}\s*(:|=[^=])")
     for one in (owner,) if is_module else owner.__mro__:
         lines, first, file = _source(one)
@@ -61,10 +62,11 @@ def _tree(owner: type) -> tuple[ast.Module, int, str]:
 
 
 def stored(owner: type, name: str) -> str | None:
-    """The last line of the class that puts something into `self.name`."""
+    """The last line of the class that adds to `self.name`, or else that sets it."""
     tree, first, file = _tree(owner)
     nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name)]
-    found = [one.lineno for one in nodes]
+    adds = [one for one in nodes if isinstance(one, ast.Call)]
+    found = [one.lineno for one in adds or nodes]
     return user_line([(file, first + max(found) - 1)]) if found else None
 
 

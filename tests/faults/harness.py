@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -102,7 +103,13 @@ def later(*values):
 
 
 def _is_a_probe(path):
-    return path.name.startswith("tmp") and path.is_file() and not path.stat().st_size
+    """Also one that a worker, which ends after its parent, has removed meanwhile."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return True
+    empty = stat.S_ISREG(facts.st_mode) and not facts.st_size
+    return path.name.startswith("tmp") and empty
 
 
 class Child:

@@ -31,7 +31,6 @@ from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import strategy_for
 from devrun.runners import EpochBasedRunner
-from devrun.torch_features import lacks
 from tests.support.ranks import do
 from tests.support.strict import zip_strict
 
@@ -610,7 +609,7 @@ def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
         "tensor": tensor,
         "refused by tensor": refused_by_tensor,
         "saved": lambda: saved(folder),
-        "gaudi": (lambda: None) if lacks("2.10") else gaudi,
+        "gaudi": gaudi,
     }
 
 

@@ -10,16 +10,18 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from devrun.errors import DevrunError, NoGradientError, is_out_of_memory
+from devrun.data.seeded import SeededCollate
+from devrun.errors import DataError, DevrunError, NoGradientError, is_out_of_memory
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import is_ours
-from devrun.probes.sites import defined, of_error
+from devrun.probes.sites import defined, maker_of, of_error
 from devrun.probes.sources import names
 from devrun.probes.workarounds import refusal
 from devrun.rehearsal.check.gradient_path import untrained
-from devrun.rehearsal.check.graph_faults import backward_fault
-from devrun.rehearsal.check.left_out import LOOPS, Sources
+from devrun.rehearsal.check.graph_faults import backward_faults, repaired
+from devrun.rehearsal.check.left_out import LOOPS, Left, Sources, topic_of
+from devrun.rehearsal.check.mended import REFUSALS, Mended
 from devrun.runners.training import Training
 from devrun.step import StepOutput
 from devrun.tensors import batch_size_of
@@ -51,10 +53,13 @@ class GoesOn:
     def __init__(
         self, note: Notebook, seconds: float, follows: Callable[[Exception], bool]
     ) -> None:
-        self._note, self._seconds = note, seconds / _PARTS
+        self._note, self.seconds = note, seconds / _PARTS
         self._follows = follows
         self._hung = False
         self._sources = Sources()
+        self._mended = Mended(self._other)
+        self._repaired: set[str] = set()
+        """What ended a backward pass, and does not any more."""
         self.reduced: dict[str, int] = {}
         """Key of the config -> the size that it has when nothing is made smaller."""
 
@@ -78,6 +83,9 @@ class GoesOn:
                     call = getattr(hook, stage)
                     setattr(hook, stage, self._kept(call, lambda *_: None, training))
         with ExitStack() as patched:
+            patched.enter_context(
+                patch.object(SeededCollate, "__call__", self._batched(training))
+            )
             for kind in _kinds(training):
                 patched.enter_context(
                     patch.object(kind, "__getitem__", self._read(kind))
@@ -92,7 +100,8 @@ class GoesOn:
         def kept(*args: Any) -> Any:
             while True:
                 try:
-                    with self._timed():
+                    model = training.runner.session.step_module
+                    with self._timed(), self._mended, repaired(self._repaired, model):
                         return call(*args)
                 except _NeverEnds as error:
                     again = self._ended(error, training)
@@ -119,28 +128,48 @@ class GoesOn:
         if self._follows(error):
             return False
         if isinstance(error, NoGradientError) and given:
-            untrained(self._note, training, given[0])
+            with self._mended:
+                untrained(self._note, training, given[0])
             return False
         explained: dict[str, Any] = {}
         if isinstance(error.__cause__, IndexError):
             explained, error = {"why": str(error)}, error.__cause__
+        if isinstance(error, DevrunError) and self._mended.lines and topic_of(error):
+            return False  # of the shape that something else has now
         own = isinstance(error, DevrunError) or is_out_of_memory(error)
         if own or self.whole(error):
             raise error
-        ended = backward_fault(error, training, given[0]) if given else None
-        if ended is not None:
-            self._note.found(ended)
-            return False
-        if of_error(error) is None:
+        with self._mended:
+            known = self._repaired
+            ended = backward_faults(error, training, given[0], known) if given else []
+        if ended:
+            for one in ended:
+                self._note.found(one)
+            again = ended[0].what not in self._repaired
+            self._repaired.add(ended[0].what)
+            return again
+        site = of_error(error)
+        if site is None:
             raise error
-        left = self._sources.leave_out(error)
-        follows = left.follows
+        follows = self._sources.follows(error) or getattr(error, "follows", False)
+        left = Left(site, follows)
+        mends = isinstance(error, REFUSALS) and site not in self._mended.lines
+        if mends:
+            self._sources.bend(error)
+            self._mended.lines[site] = not (follows and topic_of(error))
+        else:
+            left = self._sources.leave_out(error)
         if not given and isinstance(error, KeyError):  # of a hook
             follows |= self._note.left_out and names(training.runner.model, error)
         if not follows:
             self._note.found(replace(refusal(error), **explained))
-        self._note.left_out |= bool(given and left.gone)
+        self._note.left_out |= bool(given and left.cuts)
         return left.gone is not None
+
+    def _other(self, site: str, error: Exception) -> None:
+        """What else was raised at a line that is mended, and was not told."""
+        if not topic_of(error):
+            self._note.found(replace(refusal(error), site=site))
 
     def _update(self, model: Any, batch: Any, *_: Any) -> StepOutput:
         self._note.left_out = True
@@ -167,6 +196,28 @@ class GoesOn:
 
         return read
 
+    def _batched(self, training: Training) -> Callable[[Any, Any], Any]:
+        """`__call__` of a collate function: samples that make a batch."""
+        given = SeededCollate.__call__
+
+        def batched(collate: SeededCollate, samples: Any) -> Any:
+            while True:
+                try:
+                    with self._mended:
+                        return given(collate, samples)
+                except DataError as error:
+                    cause: Any = error.__cause__ or error
+                    again = of_error(cause) and self._broke(cause, training, ())
+                    if again is None:
+                        made = maker_of(training.loaders[0])
+                        found = replace(refusal(error), kind="raises", site=made)
+                        self._note.found(found)
+                if not again:
+                    samples[:] = [samples[0]] * len(samples)
+                    return given(collate, samples)
+
+        return batched
+
     @contextmanager
     def _timed(self) -> Iterator[None]:
         if signal.getitimer(signal.ITIMER_REAL)[0]:  # it is inside another
@@ -177,7 +228,7 @@ class GoesOn:
             raise _NeverEnds
 
         before = signal.signal(signal.SIGALRM, over)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
         try:
             yield
         finally:
@@ -190,7 +241,7 @@ class GoesOn:
                 severity="breaks",
                 kind="hangs",
                 what="a loop" if site else "an update",
-                why=f"it did not get on within {self._seconds:.0f} s",
+                why=f"it did not get on within {self.seconds:.0f} s",
                 remedy="end the loop after a number of turns; --timeout gives it more "
                 "seconds",
                 site=site,

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from devrun.models import steps
 from devrun.probes import sites
-from devrun.probes.births import hidden
+from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
@@ -122,23 +122,26 @@ class GradientsProbe(Probe):
         ]
         if self.note.left_out or not (idle and self._seen):
             return
-        more = f" and {len(idle) - _NAMED} more" if len(idle) > _NAMED else ""
-        names = ", ".join(idle[:_NAMED]) + more
-        yield Finding(
-            severity="advice",
-            kind="no gradient",
-            what=names,
-            why="these parameters are to be trained, and no loss depends on them",
-            remedy="freeze them (freeze: [pattern]), or use them in forward",
-            site=made_at(training.runner.model, idle[0]),
-            fix={"freeze": idle},
-        )
+        by_line: dict[str | None, list[str]] = {}
+        for name in idle:
+            by_line.setdefault(made_at(training.runner.model, name), []).append(name)
+        for site, names in by_line.items():
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            yield Finding(
+                severity="advice",
+                kind="no gradient",
+                what=", ".join(names[:_NAMED]) + more,
+                why="these parameters are to be trained, and no loss depends on them",
+                remedy="freeze them (freeze: [pattern]), or use them in forward",
+                site=site,
+                fix={"freeze": names},
+            )
 
 
 def _unregistered(model: nn.Module) -> Iterator[Finding]:
     """Weights that a backward pass came to, in plain lists and dicts of the modules."""
     known = {id(parameter) for parameter in model.parameters()}
-    for owner in model.modules():
+    for owner in keepers(model.modules()):
         for name, value in vars(owner).items():
             weights = [one for one in hidden(value) if one.grad is not None]
             if not known.issuperset(map(id, weights)):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,52 +14,78 @@ from torch.overrides import TorchFunctionMode
 
 from devrun.hooks.base import Priority
 from devrun.probes import sites
+from devrun.probes.births import keepers
 from devrun.probes.finding import Finding
-from devrun.probes.probe import Probe, Training
+from devrun.probes.probe import Probe, Training, is_ours
 from devrun.probes.sources import stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
 from devrun.run import Run
 from devrun.step import Capability
-from devrun.tensors import held, tensors_in
+from devrun.tensors import held, map_tensors, tensors_in
 
 LATE = "late parameter"
 _IN_PLACE = re.compile("modified by an inplace operation|in-place operation")
 _AGAIN = re.compile("backward through the graph a second time")
+_TENSOR = "a tensor"
 _GROWS = 3
 """Updates over which what is kept must grow."""
 
 
-def backward_fault(error: Exception, training: Any, batch: Any) -> Finding | None:
-    """What ended a backward pass, at the line of the forward pass; None: another."""
+def backward_faults(
+    error: Exception, training: Any, batch: Any, known: Collection[str]
+) -> list[Finding]:
+    """What ended a backward pass, at lines of the forward pass; none: another.
+
+    Args:
+        known: what was found to be kept before.
+    """
     why = str(error).strip().partition("\n")[0].partition("Hint")[0]
     if _IN_PLACE.search(why):
         remedy = "out of place: h = h * 2, not h *= 2; torch.where for a part of it"
-        site = _changed(training, batch)
-        return Finding("breaks", BACKWARD[0], "a tensor", why, remedy, site)
+        return [
+            Finding("breaks", BACKWARD[0], _TENSOR, why, remedy, site)
+            for site in _changed(training, batch)
+        ]
     if _AGAIN.search(why):
-        kept = next(_kept(training.runner.session.step_module), None)
-        name = f"self.{kept[1]}" if kept else "a tensor"
+        every = _kept(training.runner.session.step_module.modules())
+        kept = next((one for one in every if f"self.{one[1]}" not in known), None)
+        name = f"self.{kept[1]}" if kept else "tensors"
         remedy = f"keep {name} without its graph: .detach()"
-        site = stored(*kept[:2]) if kept else None
-        return Finding("breaks", BACKWARD[1], name, why, remedy, site)
-    return None
+        site = stored(type(kept[0]), kept[1]) if kept else None
+        return [Finding("breaks", BACKWARD[1], name, why, remedy, site)]
+    return []
 
 
-def _changed(training: Any, batch: Any) -> str | None:
+@contextmanager
+def repaired(found: Collection[str], model: nn.Module) -> Iterator[None]:
+    """Within, what is changed in place is copied before, and what is kept has no graph.
+
+    Args:
+        found: what ended a backward pass.
+    """
+    for owner, name, _ in list(_kept(model.modules())):
+        if f"self.{name}" in found:
+            setattr(owner, name, map_tensors(Tensor.detach, getattr(owner, name)))
+    copied = saved_tensors_hooks(Tensor.clone, lambda one: one)
+    with copied if _TENSOR in found else nullcontext():
+        yield
+
+
+def _changed(training: Any, batch: Any) -> list[str | None]:
     changes = _Changes()
     try:
         run_again(training, batch, changes).backward()
     except Exception:  # noqa: BLE001 - of the user's model, called once more
-        return changes.site
-    return changes.site
+        return changes.sites or [None]
+    return changes.sites or [None]
 
 
 class _Changes(TorchFunctionMode):
-    """Notes the line of the first change in place that a backward pass comes upon."""
+    """Notes the lines of changes in place that a backward pass comes upon."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.site: str | None = None
+        self.sites: list[str | None] = []
         self._made: list[tuple[int, int, str | None]] = []
 
     def __enter__(self) -> Any:
@@ -73,11 +99,10 @@ class _Changes(TorchFunctionMode):
 
     def _needs(self, saved: tuple[Tensor, int]) -> Tensor:
         tensor, version = saved
-        if self.site is None:
-            for place, after, site in self._made:
-                if place == _place(tensor) and after > version:
-                    self.site = site
-                    break
+        for place, after, site in self._made:
+            if place == _place(tensor) and after > version:
+                self.sites += [site] if site not in self.sites else []
+                break
         return tensor
 
     def __torch_function__(
@@ -95,14 +120,14 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _kept(model: nn.Module) -> Iterator[tuple[type, str, int]]:
-    """Class, name and number of tensors with a graph, of attributes that hold some."""
-    for module in model.modules():
-        own = {**vars(module), **module._buffers}
+def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, int]]:
+    """Owner, name and number of tensors with a graph, of attributes that hold some."""
+    for owner in keepers(owners):
+        own = {**vars(owner), **getattr(owner, "_buffers", {})}
         for name, value in own.items():
             count = sum(_length(one.grad_fn) for one in held(value))
             if count:
-                yield type(module), name, count
+                yield owner, name, count
 
 
 def _length(node: Any) -> int:
@@ -126,8 +151,9 @@ class KeptGraphs(Probe):
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        for owner, name, count in _kept(self._whole):
-            self._counts.setdefault((owner, name), []).append(count)
+        hooks = (one for one in runner.hooks if not is_ours(one))
+        for owner, name, count in _kept((*self._whole.modules(), *hooks)):
+            self._counts.setdefault((type(owner), name), []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:
         for (owner, name), counts in self._counts.items():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
-
-from torch import Tensor
 
 from devrun.config.tree import inside
 from devrun.hooks.base import Priority
@@ -13,11 +12,14 @@ from devrun.probes.finding import Finding
 from devrun.probes.keys import BatchSize
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import of_error
+from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
-from devrun.tensors import batch_size_of, map_tensors
+from devrun.tensors import batch_size_of
 
 _DROP = "data.train_dataloader.drop_last"
+_READ, _SECONDS = 256, 5
+"""So many samples are read, for so long."""
 
 
 class LastBatch(Probe):
@@ -38,30 +40,29 @@ class LastBatch(Probe):
         self._batch = given[0] if isinstance(given, MicroBatches) else given
 
     def after(self, training: Training) -> Iterator[Finding]:
-        dataset: Any = getattr(training.loaders[0], "dataset", None)
+        loader: Any = training.loaders[0]
+        dataset: Any = getattr(loader, "dataset", None)
         adapter, session = training.runner.adapter, training.runner.session
-        if self._size is None or self._drops or not hasattr(dataset, "__len__"):
+        if self._size is None or not hasattr(dataset, "__len__"):
             return
+        yield from _unread(dataset)
         whole, left = batch_size_of(self._batch), len(dataset) % self._size.samples
-        if not 0 < left < whole:
+        if self._drops or not 0 < left < whole:
             return
         if Capability.DYNAMIC_SHAPES not in adapter.capabilities:
             return
-
-        def cut(tensor: Tensor) -> Tensor:
-            return tensor[:left] if tensor.dim() and len(tensor) == whole else tensor
-
+        try:
+            batch = loader.collate_fn([dataset[index] for index in range(left)])
+        except Exception:  # noqa: BLE001 - as it was told of other samples
+            return
         session.wrapped.train()
         try:
             # as the class has it: what it raises is told here
             step = type(adapter).train_step
-            step(
-                adapter,
-                session.wrapped,
-                map_tensors(cut, self._batch),
-                session.optimizer,
-            )
+            step(adapter, session.wrapped, batch, session.optimizer)
         except Exception as error:  # noqa: BLE001 - the user's own: a finding
+            if self.note.left_out and isinstance(error, NameError):
+                return
             first = str(error).strip().partition("\n")[0]
             yield Finding(
                 severity="breaks",
@@ -73,3 +74,15 @@ class LastBatch(Probe):
                 site=of_error(error),
                 fix={_DROP: True},
             )
+
+
+def _unread(dataset: Any) -> Iterator[Finding]:
+    """What samples raise that no update came to."""
+    end = time.monotonic() + _SECONDS
+    for index in range(min(len(dataset), _READ)):
+        if time.monotonic() > end:
+            return
+        try:
+            dataset[index]
+        except Exception as error:  # noqa: BLE001 - the user's own: a finding
+            yield refusal(error)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from devrun.probes.sites import is_library, user_line
+from devrun.python38 import unparsed
+from devrun.tensors import tensors_in
 
 LOOPS = (ast.While, ast.For)
 _STAY = (ast.Pass, ast.Return)
 """Statements that are needed, or nothing."""
+_STANDS_IN = """\
+ try: {0}
+ except NameError: {0} = __import__("torch").zeros((), device="cpu")
+"""
+
+
+_TOPICS = ("NoneType", "shape|size|dimension|expand|broadcast|multiplied|ambiguous|0-d")
+"""What errors are about that come of one another through the variables they read."""
 
 
 class Left(NamedTuple):
@@ -24,6 +39,8 @@ class Left(NamedTuple):
     """Where it was left out; None: it is needed."""
     follows: bool
     """Whether it may have raised for want of what was left out before it."""
+    cuts: bool = False
+    """Whether weights may have no gradient for it."""
 
 
 class Sources:
@@ -33,6 +50,10 @@ class Sources:
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function -> names that are not, or not as they should be."""
+        self._bent: dict[str, set[str]] = {}
+        """Topic of an error -> names that may be what it is about."""
+        self._renamed: set[str] = set()
+        """Lines that ask for another key than they did."""
 
     def tree(self, file: str) -> ast.Module:
         """What is left of `file`."""
@@ -41,17 +62,59 @@ class Sources:
         return self._trees[file]
 
     def leave_out(self, error: BaseException, kinds: Any = ast.stmt) -> Left:
-        """Leave out the innermost statement that led to `error` and can be spared.
+        """Leave out the innermost statement that led to `error`, where it raises.
 
         A function of a module goes on without it; a script must be run again.
 
         Args:
             kinds: of statements that may go.
         """
+        follows = self.follows(error)
+        self.bend(error)
+        for frame, inside, line in self._places(error):
+            code = frame.f_code
+            place, gone = f"{code.co_filename}:{line}", None
+            if isinstance(error, KeyError) and place not in self._renamed:
+                self._renamed.add(place)
+                gone = _renamed(inside, line, error, frame)
+            gone = gone or _without(inside, line, kinds)
+            if gone is None or not self._replaced(code):
+                continue
+            lost = self._lost.setdefault((code.co_filename, code.co_firstlineno), set())
+            stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
+            lost |= stored if follows else stored - loaded
+            cuts = not isinstance(gone, (ast.Assert, ast.Raise)) and _weighs(
+                gone, frame
+            )
+            return Left(f"{code.co_filename}:{gone.lineno}", follows, cuts)
+        return Left(None, follows)
+
+    def follows(self, error: BaseException) -> bool:
+        """Whether it may have raised for want of what was left out before it."""
         name = getattr(error, "name", None)  # of a NameError or AttributeError
         if isinstance(error, UnboundLocalError):  # which has none
             name = str(error).split("'")[1]
-        lacks = any(name in lost for lost in self._lost.values())
+        if any(name in lost for lost in self._lost.values()):
+            return True
+        bent = self._bent.get(topic_of(error), set())
+        for frame, inside, line in self._places(error):
+            code = frame.f_code
+            lost = self._lost.get((code.co_filename, code.co_firstlineno), set())
+            if (lost | bent) & _at(inside, line)[1]:
+                return True  # also what a call within was given
+        return False
+
+    def bend(self, error: BaseException) -> None:
+        """What `error` is about may be of other variables too, from now on."""
+        topic = topic_of(error)
+        for _, inside, line in self._places(error):
+            stored, loaded = _at(inside, line)
+            given = loaded if topic == _TOPICS[0] else stored
+            self._bent.setdefault(topic, set()).update(given if topic else ())
+            return
+
+    def _places(self, error: BaseException) -> Iterator[tuple[FrameType, Any, int]]:
+        """Frame, what is left of its code, and line of the user's calls."""
         for frame, line in reversed(list(_calls(error))):
             code = frame.f_code
             file = code.co_filename
@@ -59,20 +122,10 @@ class Sources:
                 continue  # a part of the statement around it
             if user_line([(file, line)]) is None or is_library(file):
                 continue
-            try:
+            with suppress(OSError, SyntaxError):
                 tree = self.tree(file)
-                inside = tree if code.co_name == "<module>" else _function(tree, code)
-                gone = _without(inside, line, kinds)
-            except (OSError, SyntaxError):
-                continue
-            if gone is None or not self._replaced(code):
-                continue
-            lost = self._lost.setdefault((file, code.co_firstlineno), set())
-            stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
-            follows = lacks or bool(lost & loaded)
-            lost |= stored if follows else stored - loaded
-            return Left(f"{file}:{gone.lineno}", follows)
-        return Left(None, lacks)
+                top = code.co_name == "<module>"
+                yield frame, tree if top else _function(tree, code), line
 
     def _replaced(self, code: CodeType) -> bool:
         """Give the functions that have `code` what is left of it."""
@@ -89,6 +142,11 @@ class Sources:
         for owner in owners:
             owner.__code__ = made
         return bool(owners)
+
+
+def topic_of(error: BaseException) -> str:
+    """What it is about, of `_TOPICS`."""
+    return next((one for one in _TOPICS if re.search(one, str(error))), "")
 
 
 def run_script(
@@ -179,7 +237,68 @@ def _less(one: Any) -> ast.stmt:
         return ast.For(one.target, ast.Tuple([], ast.Load()), one.body, one.orelse)
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
-    return ast.Pass()
+    return _guarded(one)
+
+
+def _innermost(inside: Any, line: int) -> Any:
+    """The statement at `line`."""
+    found = inside
+    for node in ast.walk(inside):  # the outer ones first
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+            found = node
+    return found
+
+
+def _renamed(inside: Any, line: int, error: KeyError, frame: FrameType) -> Any:
+    """The statement at `line` that now asks for the key most like that of `error`."""
+    statement = _innermost(inside, line)
+    for node in ast.walk(statement):
+        key = getattr(getattr(node, "slice", None), "value", None)
+        if isinstance(node, ast.Subscript) and key in error.args:
+            try:
+                text = unparsed(node.value) or ""
+                held = eval(text, frame.f_globals, frame.f_locals)  # noqa: S307
+                names = [name for name in held if isinstance(name, str)]
+                (close,) = get_close_matches(str(key), names, 1, 0)
+            except Exception:  # noqa: BLE001 - the user's own
+                return None
+            node.slice = ast.copy_location(ast.Constant(close), node)
+            return statement
+    return None
+
+
+def _weighs(gone: ast.AST, frame: FrameType) -> bool:
+    """Whether weights take part in a statement: a call, or with a gradient."""
+    calls = [node.func for node in ast.walk(gone) if isinstance(node, ast.Call)]
+    called = set().union(*(_names(func, ast.Load) for func in calls))
+    known = {name: frame.f_locals.get(name) for name in _names(gone, ast.Load)}
+    return any(
+        (name in called and isinstance(value, nn.Module))
+        or any(one.requires_grad for one in tensors_in(value))
+        for name, value in known.items()
+    )
+
+
+def _guarded(one: ast.stmt) -> ast.stmt:
+    """`one`, after which its variables are there also where it raised."""
+    stored = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} & _names(
+        one, ast.Store
+    )
+    standing = "".join(map(_STANDS_IN.format, sorted(stored)))
+    (guard,) = ast.parse(f"try: pass\nexcept Exception:\n pass\n{standing}").body
+    for node in ast.walk(guard):
+        ast.copy_location(node, one)
+    guard.body = [one]  # type: ignore[attr-defined]
+    return guard
+
+
+def _at(inside: Any, line: int) -> tuple[set[str], set[str]]:
+    """What the innermost statement at `line` sets and reads, not those it is around."""
+    found = _innermost(inside, line)
+    parts = (getattr(found, name, None) for name in ("test", "iter"))
+    heads = [part for part in parts if part is not None] or [found]
+    whole = ast.Tuple(heads, ast.Load())
+    return _names(whole, ast.Store), _names(whole, ast.Load)
 
 
 def _names(statement: ast.AST, use: type) -> set[str]:

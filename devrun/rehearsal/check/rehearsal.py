@@ -24,7 +24,7 @@ from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.gradient_path import BACKWARD, GradientsProbe, untrained
+from devrun.rehearsal.check.gradient_path import GradientsProbe, untrained
 from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
@@ -147,7 +147,7 @@ def _trained(
         try:
             with note.stage("the build"):
                 training = _built(cfg, request)
-            updates = Updates()
+            updates = Updates(training)
             with closing(training.runner):
                 training.runner.register_hook(updates)
                 for probe in probing:
@@ -221,20 +221,25 @@ def _resume(
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
     cfg.merge_from_dict({"resume_from": first.saved})
-    second = Updates()
-    try:
+
+    def resumed(carried: Mapping[Any, Any]) -> Updates:
         training = _built(cfg, request)
+        second = Updates(training, carried)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
             training.run()
+        return second
+
+    try:
+        second = resumed({})
     except Exception as error:  # noqa: BLE001 - the user's own too: a finding
         if LATE not in {key[1] for key in note.seen}:  # it follows from those
             note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    other = {"once", "frozen", *BACKWARD} & {key[1] for key in note.seen}
-    for finding in differences(first, second, training):
+    other = {"once", "frozen"} & {key[1] for key in note.seen}
+    for finding in differences(first, second, resumed, going.seconds):
         if finding.what == "data" or not other:
             note.found(finding)

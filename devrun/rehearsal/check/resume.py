@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections import deque
-from collections.abc import Iterator
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Union
+from types import MappingProxyType, ModuleType
+from typing import Any, Tuple, Union
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
-from devrun.probes.births import hidden
+from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, is_ours
 from devrun.probes.sites import defined
 from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
-from devrun.tensors import held, tensors_in
+from devrun.tensors import held, map_tensors, tensors_in
 
 _SOURCES = ("Generator", "Random", "RandomState", "cycle")
 """Names of classes of torch's, numpy's and Python's that give a value once."""
@@ -30,8 +33,36 @@ _OPTIMIZER = (
     "optimizer: {NAME: {type: ...}} in the config, which makes and saves it, and gives "
     "it to train_step as optimizer['NAME']"
 )
+_WORDS = {
+    "data": (
+        "update {} has another batch after a resume than without the stop: the data "
+        "set draws from a stream of its own, or counts its samples",
+        "draw in __getitem__ from random, numpy.random or torch, which are seeded for "
+        "each sample, or from a generator made of the sample's index",
+    ),
+    "weights": (
+        "the weights or buffers before update {} are not those that were saved: "
+        "something is changed when the model is built or loaded",
+        "keep such values in parameters or persistent buffers of the model",
+    ),
+    "update": (
+        "update {} goes otherwise from the same weights and batch: the model or a hook "
+        "holds a state that no checkpoint has",
+        "keep it in a buffer (register_buffer) of the model, or in state_dict and "
+        "load_state_dict of the hook",
+    ),
+}
+"""What differs -> why, and the remedy."""
+_SAVED = {*vars(nn.Module()), "state", "param_groups", "defaults"}
+"""Attributes that are saved, or of torch's own."""
+_LONGEST = 10_000
+"""Parts of a list whose changes are looked for; a longer one is data."""
+_TRIED = 8
+"""Values of which is tried whether they make a difference."""
 Owner = Union[type, ModuleType]
 """A class, or a file, of which there are attributes."""
+Key = Tuple[Owner, int, str]
+"""Of an attribute: owner, number among those of its class, and name."""
 
 
 @dataclass(frozen=True)
@@ -44,31 +75,45 @@ class Update:
 
 
 class Updates(Watching):
-    """Notes each update of a run by its number, and saves in the middle of the run."""
+    """Notes each update of a run by its number, and saves in the middle of the run.
+
+    Args:
+        carried: what the run takes over from the one that it goes on from, besides the
+            checkpoint.
+    """
 
     priority = Priority.LOWEST
 
-    def __init__(self) -> None:
+    def __init__(
+        self, training: Training, carried: Mapping[Key, Any] = MappingProxyType({})
+    ) -> None:
         self.by_number: dict[int, Update] = {}
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
+        self.training, self._carried = training, carried
         self._weights = self._batch = ""
         self._trained: set[str] = set()
         """Digests of the weights before each update."""
         self.batch: Any = None
         """The last one."""
-        self._first: dict[tuple[Owner, str], Any] | None = None
-        self.changed: list[tuple[Owner, str]] = []
-        """Class and name of attributes that were changed until the save."""
+        self._first: dict[Key, Any] | None = None
+        self.changed: dict[Key, Any] = {}
+        """What was changed until the save, and its value then."""
 
     @property
     def trains_nothing(self) -> bool:
         """Whether no update changed a weight, nor may have left it out."""
         return len(self._trained) == 1 < len(self.by_number) and not self._scales
 
+    def before_run(self, runner: Run) -> None:
+        held = _attributes(self.training) if self._carried else {}
+        for key, value in self._carried.items():
+            if key in held:
+                _put(*held[key], value)
+
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
-            self._first = _plain(runner)
+            self._first = _plain(self.training)
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         runner.adapter.sync_to_host(runner.model)
@@ -97,43 +142,97 @@ class Updates(Watching):
             self._save(runner)
 
     def _save(self, runner: Run) -> None:
-        now, before = _plain(runner), self._first or {}
+        now, before = _plain(self.training), self._first or {}
         sources = [key for key, value in now.items() if value is None]
         known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
-        new = (key for key in now if key not in before)
-        self.changed = [*sources, *known, *new]
+        new = [key for key in now if key not in before]
+        held = _attributes(self.training)
+        for key in (*sources, *known, *new):
+            self.changed[key] = _copy(getattr(*held[key]))
         self.saved = runner.save_checkpoint(name="middle")
 
 
-def _plain(runner: Run) -> dict[tuple[Owner, str], Any]:
-    """Numbers and tensors that no checkpoint has, of model, hooks and data set.
+def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
+    """Owner and name of what a checkpoint has nothing of, by class, number and name.
 
-    By class or file and name; None in place of a source of random numbers.
+    Of model, hooks, data set and optimizer, of the user's objects that these keep, and
+    of the files that they are in.
     """
-    loader: Any = runner.data_loader
-    dataset = getattr(loader, "dataset", None)
+    runner, loader = training.runner, training.loaders[0]
     hooks = [one for one in runner.hooks if not is_ours(one)]
-    found: dict[tuple[Owner, str], Any] = {}
-    owners = (*runner.model.modules(), *hooks, dataset)
+    optimizers = runner.optimizer
+    if not isinstance(optimizers, Mapping):
+        optimizers = {"": optimizers}
+    own = [one for one in optimizers.values() if defined(type(one))]
+    data = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    owners = [*keepers((*runner.model.modules(), *hooks, *data, *own))]
+    found: dict[Key, tuple[Any, str]] = {}
+    numbers: Counter[Any] = Counter()
     for owner in owners:
         unsaved = getattr(owner, "_non_persistent_buffers_set", ())
-        buffers = {name: getattr(owner, name) for name in unsaved}
-        for name, value in {**getattr(owner, "__dict__", {}), **buffers}.items():
-            if type(value).__name__ in _SOURCES:
-                found[type(owner), name] = None
-            elif isinstance(value, Optimizer):
-                found[type(owner), name] = _digest(dict(value.state))
-            elif tensors := [*held(value), *hidden(value)]:
-                found[type(owner), name] = _digest(tensors)
-            elif isinstance(value, (int, float, list, deque)):
-                found[type(owner), name] = repr(value)
+        known = getattr(owner, "__dict__", {}) if defined(type(owner)) else ()
+        for name in (*known, *unsaved):
+            if name not in _SAVED:
+                found[type(owner), numbers[type(owner)], name] = owner, name
+        numbers[type(owner)] += 1
     # a class that a program executes may be of no file that is loaded
     files = {sys.modules.get(type(owner).__module__) for owner in owners}
     for file in filter(None, files):
-        globals_ = vars(file).items()
-        known = (name for name, one in globals_ if type(one).__name__ in _SOURCES)
-        found.update({(file, name): None for name in known})
+        for name, one in vars(file).items():
+            if type(one).__name__ in _SOURCES:
+                found[file, 0, name] = file, name
     return found
+
+
+def _plain(training: Training) -> dict[Key, Any]:
+    """Numbers and tensors that no checkpoint has; None: a source of random numbers."""
+    found: dict[Key, Any] = {}
+    for key, (owner, name) in _attributes(training).items():
+        value = getattr(owner, name)
+        if type(value).__name__ in _SOURCES:
+            found[key] = None
+        elif isinstance(value, Optimizer):
+            found[key] = _digest(dict(value.state))
+        elif tensors := [*held(value), *hidden(value)]:
+            found[key] = _digest(tensors)
+        elif isinstance(value, (int, float)) or (
+            isinstance(value, (list, deque, dict)) and len(value) <= _LONGEST
+        ):
+            found[key] = repr(value)
+    return found
+
+
+def _copy(value: Any) -> Any:
+    """`value` as it is now; None of what cannot be copied."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, Optimizer):
+        return deepcopy(value.state_dict())
+    if tensors := hidden(value):
+        return [one.detach().clone() for one in tensors]
+    if isinstance(value, deque):
+        return deque((_copy(one) for one in value), value.maxlen)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of `cycle`, which newer Pythons keep
+            return deepcopy(map_tensors(lambda one: one.detach().clone(), value))
+    except Exception:  # noqa: BLE001 - the user's own
+        return None
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    now = getattr(owner, name)
+    if value is None:
+        return
+    if isinstance(now, torch.Generator):
+        now.set_state(value)
+    elif isinstance(now, Optimizer):
+        now.load_state_dict(value)
+    elif tensors := hidden(now):
+        for one, saved in zip(tensors, value):
+            one.detach().copy_(saved)
+    else:
+        setattr(owner, name, _copy(value))
 
 
 def _digest(value: Any) -> str:
@@ -149,67 +248,73 @@ def _digest(value: Any) -> str:
 
 
 def differences(
-    first: Updates, second: Updates, training: Training
+    first: Updates,
+    second: Updates,
+    resumed: Callable[[Mapping[Key, Any]], Updates],
+    seconds: float,
 ) -> Iterator[Finding]:
-    """The first update of `second` that is not as in `first`, by what went into it."""
-    for number, two in sorted(second.by_number.items()):
-        one = first.by_number.get(number)
-        if one is None or one == two:
-            continue
-        begins = number == min(second.by_number)
-        yield _finding(number + 1, one, two, training, first.changed, begins)
+    """Why the updates of `second` are not as in `first`, as far as `seconds` tell.
+
+    Each value that changed is left out of a run that resumes with all the others.
+
+    Args:
+        resumed: another run, which takes so much over.
+    """
+    found = _difference(first, second, list(first.changed))
+    if found is None:
         return
+    end = time.monotonic() + seconds
+    carried = dict(list(first.changed.items())[:_TRIED])
+    blamed = []
+    try:
+        whole = resumed(carried) if carried and found.what != "weights" else second
+        for key in carried if whole.by_number != second.by_number else ():
+            if time.monotonic() > end:
+                break
+            rest = {other: carried[other] for other in carried if other != key}
+            blamed += [_difference(whole, resumed(rest), [key], sure=True)]
+    except Exception:  # noqa: BLE001 - the user's own, with what it is given
+        blamed = []
+    yield from [one for one in blamed if one is not None] or [found]
 
 
-def _finding(
-    number: int,
-    one: Update,
-    two: Update,
-    training: Training,
-    changed: list[tuple[Owner, str]],
-    begins: bool,
-) -> Finding:
-    """Of one update; after the first, other weights come of the update before."""
+def _difference(
+    first: Updates,
+    second: Updates,
+    keys: list[Key],
+    sure: bool = False,
+) -> Finding | None:
+    """The first update of `second` that is not as in `first`, by what went into it.
+
+    Args:
+        keys: of values that may be why, one of which it is where that is `sure`.
+    """
+    pairs = ((n, first.by_number.get(n), two) for n, two in second.by_number.items())
+    parted = ((n, one, two) for n, one, two in pairs if one not in (None, two))
+    number, one, two = min(parted, default=(0, None, None), key=lambda row: row[0])
+    if one is None or two is None:
+        return None
+    training = second.training
+    dataset: Any = getattr(training.loaders[0], "dataset", None)
+    model = training.runner.model
+    own = (part for each in model.modules() for part in vars(each).values())
+    what, owner, method = "update", type(model), "forward"
     if one.batch != two.batch:
-        what = "data"
-        why = (
-            f"update {number} has another batch after a resume than without the stop: "
-            "the data set draws from a stream of its own, or counts its samples"
-        )
-        remedy = (
-            "draw in __getitem__ from random, numpy.random or torch, which are seeded "
-            "for each sample, or from a generator made of the sample's index"
-        )
-        owner, method = getattr(training.loaders[0], "dataset", None), "__getitem__"
-    elif one.weights != two.weights and begins:
-        what = "weights"
-        why = (
-            f"the weights or buffers before update {number} are not those that were "
-            "saved: something is changed when the model is built or loaded"
-        )
-        remedy = "keep such values in parameters or persistent buffers of the model"
-        owner, method = training.runner.model, "__init__"
-    else:
-        what = "update"
-        why = (
-            f"update {number} goes otherwise from the same weights and batch: the "
-            "model or a hook holds a state that no checkpoint has"
-        )
-        remedy = (
-            "keep it in a buffer (register_buffer) of the model, or in state_dict and "
-            "load_state_dict of the hook"
-        )
-        owner, method = training.runner.model, "forward"
-        own = (one for each in owner.modules() for one in vars(each).values())
-        if any(isinstance(one, Optimizer) for one in own):
-            remedy = _OPTIMIZER
-    data = type(getattr(training.loaders[0], "dataset", None))
+        what, owner, method = "data", type(dataset), "__getitem__"
+    elif one.weights != two.weights and number == min(second.by_number):
+        # later, other weights come of the update before
+        what, method = "weights", "__init__"
+    why, remedy = _WORDS[what]
+    if what == "update" and any(isinstance(part, Optimizer) for part in own):
+        remedy = _OPTIMIZER
     mine = (
-        (owner, name)
-        for owner, name in changed
-        if isinstance(owner, ModuleType) or (owner is data) is (what == "data")
+        (kind, name)
+        for kind, _, name in keys
+        if sure
+        or isinstance(kind, ModuleType)
+        or (kind is type(dataset)) is (what == "data")
     )
-    lines = (assigned(owner, name)[0] for owner, name in mine if what != "weights")
-    site = next(filter(None, lines), None)
-    site = site or defined(getattr(type(owner), method, None))
+    lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
+    site = next(filter(None, lines), None) or defined(getattr(owner, method, None))
+    why = why.format(number + 1)
     return Finding("differs", "resume", what, why, remedy, site)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 
@@ -308,3 +309,19 @@ def test_layouts_that_the_device_lacks_are_refused_by_name():
         torch.eye(2, device=HPU).to_sparse_csr()
     with refused:
         torch.eye(2).to_sparse_csr().to("hpu")
+
+
+def test_what_autograd_holds_outlives_a_circle_of_garbage():
+    weight = torch.ones(3, device=HPU, requires_grad=True)
+
+    def loss():
+        circle = []
+        circle.append(circle)
+        scale = weight.sum()
+        circle.append(scale)  # a circle that is older than the tensor in it
+        return (weight / scale).sum()
+
+    made = loss()
+    gc.collect()
+    made.backward()
+    assert weight.grad.cpu().abs().max() < 1e-6  # 1/3 - 3/9: rounding

@@ -34,6 +34,7 @@ mine = torch.full((2,), rank + 1.0, device="hpu")
 assert functional.all_gather_tensor(mine, 0, pair).tolist() == [1, 1, 2, 2]
 assert functional.reduce_scatter_tensor(mine, "sum", 0, pair).tolist() == [3]
 assert functional.all_reduce(mine, "max", pair).tolist() == [2, 2]
+assert (mine + functional.all_reduce(mine, "sum", pair)).tolist() == [rank + 4.0] * 2
 assert functional.broadcast(mine, 1, pair).tolist() == [2, 2]
 both = functional.all_gather_into_tensor_coalesced([mine, mine + 1], pair)
 assert [each.tolist() for each in both] == [[1, 1, 2, 2], [2, 2, 3, 3]]

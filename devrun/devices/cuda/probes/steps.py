@@ -25,7 +25,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching
 from devrun.probes.request import Request
-from devrun.probes.sites import line_asking
+from devrun.probes.sites import defined, line_asking
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
@@ -73,7 +73,10 @@ class Steps(Probe):
     def built(self, training: Training) -> None:
         runner = training.runner
         self._runner = runner
-        tag_host(runner.session.step_module, runner.hooks, self.origins)
+        optimizers = runner.optimizer
+        many = optimizers.values() if isinstance(optimizers, dict) else [optimizers]
+        own = [one for one in many if defined(type(one))]
+        tag_host(runner.session.step_module, [*runner.hooks, *own], self.origins)
         adapter: Any = runner.adapter
         # the host reads no number for nothing there: log_vars has tensors
         adapter.host_shared = False
@@ -93,6 +96,8 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 given = getattr(torch, name)
                 stack.enter_context(patch.object(torch, name, calls.through(given)))
+            waits = patch.object(torch.cuda, "synchronize", self._synchronized)
+            stack.enter_context(waits)
             stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)
@@ -116,12 +121,18 @@ class Steps(Probe):
         """Whether an update is done, and no evaluation that may read what it likes."""
         return self.active and self._runner.session.wrapped.training
 
+    def _synchronized(self, *_: Any) -> None:
+        self.syncs.leaves("synchronize")
+
+    def before_run(self, runner: Run) -> None:
+        for tensor in (*runner.model.parameters(), *runner.model.buffers()):
+            self.origins.tag(tensor, DEVICE)
+
     def before_train_iter(self, runner: Run) -> None:
         self.active = True
         self.updates += 1
         self.origins.sweep()
-        for tensor in (*runner.model.parameters(), *runner.model.buffers()):
-            self.origins.tag(tensor, DEVICE)
+        self.before_run(runner)
         runner.data_batch = self.copied(runner.data_batch)
         self.syncs.begin()
 

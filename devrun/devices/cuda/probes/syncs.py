@@ -10,7 +10,7 @@ import torch
 
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.finding import Finding
-from devrun.probes.origins import Host, Origins
+from devrun.probes.origins import DEVICE, Host, Origins
 from devrun.probes.sites import asking, is_library
 
 _READ = (
@@ -36,6 +36,7 @@ _LABELS = {
     "__format__": ("format or f-string", _READ),
     "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
     "save": ("torch.save", "if self.every_n_iters(runner, 500): before it"),
+    "synchronize": ("torch.cuda.synchronize", "leave it out; log_config has the time"),
     "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
 }
 """Call -> its name for a reader, and what to do."""
@@ -141,6 +142,9 @@ class Syncs(Judge):
             return op.kwargs.get("output_size") is None
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
+        if op.name == "copy_":  # to the host
+            mine, given = map(self._origins.of, op.inputs[:2])
+            return isinstance(mine, Host) and given is DEVICE
         return op.name in _READS and self._origins.on_device(op.inputs[0])
 
     def _fills(self, op: Op) -> bool:

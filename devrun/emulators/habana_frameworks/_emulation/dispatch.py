@@ -46,6 +46,7 @@ from habana_frameworks._emulation.tensor import (
     refresh,
     wrap,
 )
+from habana_frameworks._emulation.torch_private import is_traced as tracing
 
 LAZY = SETTINGS.lazy
 SHORT = torch.iinfo(torch.int32)
@@ -112,6 +113,8 @@ def run(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     first operand as a result: these are run here, flat and without helpers, which is
     the emulator's cost for each operator. The others go to `execute`.
     """
+    if len(types) > 1 and not tracing():
+        return NotImplemented  # theirs to take apart, as a result that is waited for
     plan = PLANS.get(id(func)) or plan_of(func)
     shape = plan.shape
     if shape is SLOW or CAPTURE.active is not None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ SOURCE = r"""
 namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool isAvailable() const { return true; }  // is asked for since 2.9
 };
 template <c10::DeviceType D>
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -49,6 +51,18 @@ const bool done = (at::RegisterPrivateUse1HooksInterface(new Hooks), true);
 } // namespace
 """
 
+TP_CLEAR = object.__basicsize__ + 22 * ctypes.sizeof(ctypes.c_void_p)
+"""Where a PyTypeObject of CPython 3.8 to 3.13 has what clears an object."""
+
+
+def keep_attributes(kind: type) -> None:
+    """Let the garbage collector clear no object of `kind`, a class of tensors.
+
+    A tensor that autograd has saved lives on when a circle of garbage that held it too
+    is freed. Before 2.10 the collector takes its attributes nevertheless: its values.
+    """
+    ctypes.c_void_p.from_address(id(kind) + TP_CLEAR).value = None
+
 
 def compiled_guard() -> ctypes.CDLL:
     """The guard, which is registered with torch now; built at its first use.
@@ -57,7 +71,8 @@ def compiled_guard() -> ctypes.CDLL:
         ImportError: there is no compiler, or it fails.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built = cache / "devrun" / f"hpu-guard-{torch.__version__}.so"
+    name = f"hpu-guard-{torch.__version__}-{zlib.crc32(SOURCE.encode()):x}.so"
+    built = cache / "devrun" / name
     if built.exists():
         return ctypes.CDLL(str(built))
     compiler = shutil.which(os.environ.get("CXX", "c++"))

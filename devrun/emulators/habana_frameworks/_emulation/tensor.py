@@ -11,6 +11,8 @@ from torch import Tensor
 
 from habana_frameworks._emulation.device import DEVICE
 from habana_frameworks._emulation.memory import Allocation
+from habana_frameworks._emulation.older_torch import keep_attributes
+from habana_frameworks._emulation.torch_private import IN_PYTHON
 from habana_frameworks._emulation.torch_private import is_traced as _tracing
 from habana_frameworks._emulation.torch_private import make_wrapper as _make
 
@@ -166,6 +168,8 @@ def bind(run: Callable[..., Any], fetch: Callable[..., Tensor]) -> None:
     """Say what runs operators, and what copies a tensor to the host for a cause."""
     HpuTensor.__torch_dispatch__ = staticmethod(run)
     HpuTensor.fetch = staticmethod(fetch)
+    if not IN_PYTHON:
+        keep_attributes(HpuTensor)
 
 
 def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:

@@ -14,7 +14,7 @@ class Planted(nn.Module):
         self.head = nn.Linear(8, 4)
         self.state = None
 
-    def forward(self, x):
+    def forward(self, x):  # fault[cpu,cuda]: resume
         out, after = self.rnn(x.view(len(x), 4, 4), self.state)
         if self.training:
             self.state = after  # fault[cpu,cuda,hpu]: backward again

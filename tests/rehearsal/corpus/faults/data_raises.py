@@ -28,6 +28,6 @@ class Planted(nn.Module):
     def forward(self, x):
         bias = torch.zeros(4)  # fault[cuda]: device mismatch
         # remedy: bias = torch.zeros(4, device=x.device)
-        torch.cuda.synchronize()  # fault[cpu]: torch.cuda.synchronize
+        torch.cuda.synchronize()  # fault[cpu]: torch.cuda.synchronize; fault[cuda]: host sync
         # remedy: -
         return self.net(x) + bias

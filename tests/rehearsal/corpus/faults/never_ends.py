@@ -30,5 +30,5 @@ class Reads(Hook):
     def after_train_iter(self, runner):
         self.last = runner.outputs["loss"].item()  # fault[cuda]: .item()
         # remedy: self.last = runner.outputs["loss"].detach()
-        torch.cuda.synchronize()  # fault[cpu]: torch.cuda.synchronize
+        torch.cuda.synchronize()  # fault[cpu]: torch.cuda.synchronize; fault[cuda]: host sync
         # remedy: -
