@@ -66,8 +66,8 @@ _ABSENT = object()
 _DRAWS = {
     "random": r"(?<![.\w])random\.\w",
     "numpy.random": r"\b(np|numpy)\.random\b",
+    "torch's CPU generator": r"\btorch\.(rand|normal|bernoulli|multinomial)",
 }
-_TORCH_DRAWS = r"\btorch\.(rand|normal|bernoulli|multinomial)"
 _watching: list[Any] = []
 
 
@@ -151,8 +151,7 @@ class CaptureWatch:
         for name, state in self._before.items():
             if now[name] != state:
                 own = rf"\b{name.rpartition(' ')[2]}\b"
-                draws = own if name.startswith("the global") else _TORCH_DRAWS
-                site = _site_of(self._names, _DRAWS.get(name, draws))
+                site = _site_of(self._names, _DRAWS.get(name, own))
                 self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
             self._compare(module, before, _attributes(module))
@@ -198,9 +197,8 @@ def _is_carried(module: nn.Module, key: str) -> str | None:
 
 def _grown(was: Any, now: Any) -> bool:
     """Whether a mapping has more than before, and all that it had, as a cache does."""
-    if not (isinstance(was, tuple) and isinstance(now, tuple) and was[0] is dict):
-        return False
-    return was[1].items() <= now[1].items() if now[0] is dict else False
+    both = (each for each in (was, now) if isinstance(each, tuple))
+    return [each[0] for each in both] == [dict, dict] and {**now[1], **was[1]} == now[1]
 
 
 def _filled_in(was: Any, now: Any) -> bool:

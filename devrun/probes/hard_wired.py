@@ -203,13 +203,15 @@ class Substitutes(TorchFunctionMode):
                 self._tell(".pin_memory()", name)
                 return args[0]
         if _is_cuda(kwargs.get("device")):
-            self._tell(f"{name}(device='cuda')", name)
+            if kwargs["device"] is not _ASKED["device"]:  # of a tensor's own
+                self._tell(f"{name}(device='cuda')", name)
             kwargs = {**kwargs, "device": self._device}
         elif name == "type" and (plain := _plain_type(args[1:])):
             self._tell(f".type({plain[0]})", "cuda")
             return self._placed(self._moved(func(args[0], plain[1])), name)
         elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
-            self._tell(".to('cuda')", "cuda")
+            if args[1] is not _ASKED["device"]:
+                self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
         else:
             made = func(*args, **kwargs)

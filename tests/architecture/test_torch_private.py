@@ -15,7 +15,8 @@ HOMES = {
     "devrun/emulators/poptorch/_torch_private.py": """
         _C _base _buffers _modules _parameters _python_dispatch _pytree _subclasses
         _dispatch_has_kernel_for_dispatch_key
-        _validate_args _version _scaled_dot_product_flash_attention_for_cpu
+        _pack_padded_sequence _validate_args _version
+        _scaled_dot_product_flash_attention_for_cpu
     """,
     "devrun/emulators/habana_frameworks/_emulation/torch_private.py": """
         _C _acc _autograd _backward_hooks _builtins _conj _copy_from

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -101,3 +103,29 @@ def test_a_state_in_the_loss_is_seen_too(capsys):
     train(ipu(), loss=Annealed(), epochs=1)
     (told,) = frozen(capsys)
     assert "changes Annealed.calls from 0 to 1" in told
+
+
+TURNS = itertools.cycle([1.0, 0.5, 0.25])
+
+
+class Turns(Net):
+    def __init__(self):
+        super().__init__()
+        self.cache, self.counts = {}, {}
+
+    def forward(self, x):
+        if "scale" not in self.cache:
+            self.cache["scale"] = 2.0
+        self.counts["calls"] = self.counts.get("calls", 0) + 1
+        return super().forward(x * self.cache["scale"] * next(TURNS))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no cycle says where it is")
+def test_a_global_cycle_and_a_counter_are_said_and_a_cache_is_not(capsys):
+    train(ipu(), model=Turns(), epochs=1)
+    first, line = frozen(capsys), inspect.getsourcelines(Turns.forward)[1]
+    said = [told.partition(" in Python")[0].partition(" at ")[2] for told in first]
+    assert said == [
+        f"{__file__}:{line + 4} draws from the global TURNS",
+        f"{__file__}:{line + 3} changes Turns.counts",
+    ]

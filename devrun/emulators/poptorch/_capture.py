@@ -194,10 +194,7 @@ class Recorder(TorchFunctionMode):
             _rules.check_results(name, leaves_of(result))
             check_operators(name, seen.names)
             if name.rstrip("_") == "triu" and not self._constant(leaves):
-                raise Error(
-                    "torch.triu is only supported within constant expressions, for "
-                    "example torch.ones(3, 3).triu_()."
-                )
+                raise _limits.no_constant(name)
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
             elif _rules.narrows(name, (args, kwargs), result):
@@ -208,7 +205,7 @@ class Recorder(TorchFunctionMode):
             self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)
             function, result = self.detour.sized(function, name, captured, spec)
-            if name == "_pack_padded_sequence":
+            if name == private.PACKS:
                 self._sizes = result[1]
             with self.fake_mode:
                 result = pytree.tree_map(filled, result)

@@ -70,6 +70,14 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise Error(f"{name}: not supported on whole numbers of 8 bits on the IPU")
 
 
+def no_constant(name: str) -> Error:
+    """Of what only constants are given to."""
+    return Error(
+        f"torch.{name} is only supported within constant expressions, for example "
+        "torch.ones(3, 3).triu_()."
+    )
+
+
 def argument(
     args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str
 ) -> Any:

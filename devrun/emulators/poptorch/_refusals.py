@@ -27,7 +27,7 @@ from poptorch import _rules
 from poptorch._errors import Error
 from poptorch._half import FloatPartials
 from poptorch._tape import Slot, Tape
-from poptorch._torch_private import DisableTorchFunctionSubclass, pytree
+from poptorch._torch_private import PACKS, DisableTorchFunctionSubclass, pytree
 
 Stack = Tuple[Tuple[str, int], ...]
 Around = Callable[[nn.Module], ContextManager[Any]]
@@ -35,7 +35,6 @@ _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
 """Refusals at one line, after which it is a loop that only values would end."""
-_PACKS = "_pack_padded_sequence"
 NUMBERS = "numbers"
 """The operation of what is not refused but loses its value."""
 _collecting: list[Refusals] = []
@@ -211,7 +210,7 @@ class Detour:
         """A function whose results are always of one size, and tensors of that size."""
         found, kind = pytree.tree_flatten(self.value(function, name, leaves, spec))
         like = [_sized_like(leaf) for leaf in found]
-        if name == _PACKS:  # torch wants the sizes that it returns on the host
+        if name == PACKS:  # torch wants the sizes that it returns on the host
             return Fitted(function, like), pytree.tree_unflatten(
                 [like[0], found[1]], kind
             )

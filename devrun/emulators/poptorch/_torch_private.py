@@ -98,6 +98,10 @@ def read_whole() -> AbstractContextManager[None]:
     return replaced(FakeTensor, "tolist", torch.Tensor.tolist)
 
 
+PACKS = "_pack_padded_sequence"
+"""What torch packs padded sequences by; it wants their sizes on the host. (1.0)"""
+
+
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """`owner.name` is `value` inside this context; the only door to such changes."""

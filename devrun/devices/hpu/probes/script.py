@@ -45,12 +45,7 @@ _UNUSED = (
     "the program put nothing on a Gaudi: nothing of it was looked at",
     'model.to("hpu"), and the same for each batch',
 )
-_MARKS = (
-    "mark_step",
-    "flush by optimizer",
-    "flush by capture",
-    "flush by graph replay",
-)
+_MARKS = ("mark_step", "flush by optimizer", "flush by graph replay")
 """What cuts the graph in each update; values that are read may cease to be."""
 
 

@@ -97,9 +97,7 @@ class Memory:
         """A micro-batch and the accumulation with which an update stays as large."""
         sizes = self._sizes
         accumulation = max(least, sizes.micro * sizes.accumulation // micro)
-        changes: dict[str, Any] = {}
-        if micro != sizes.micro:
-            changes[sizes.micro_key] = micro
+        changes = {} if micro == sizes.micro else {sizes.micro_key: micro}
         if accumulation != sizes.accumulation:
             changes[sizes.accumulation_key] = accumulation
         return changes

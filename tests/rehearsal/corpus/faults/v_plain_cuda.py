@@ -27,7 +27,8 @@ for epoch in range(2):
             loss = F.cross_entropy(model(images).float(), labels, weights)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(optimizer)
+        scaler.step(optimizer)  # fault[hpu]: no step mark
+        # remedy: scaler.step(optimizer); habana_frameworks.torch.core.mark_step()
         scaler.update()
         print(loss.item())  # fault[hpu]: host waits
         # remedy: habana_frameworks.torch.core.mark_step()

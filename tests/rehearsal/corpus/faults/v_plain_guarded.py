@@ -19,4 +19,5 @@ for step in range(8):
     if norm.isnan():  # fault[hpu]: host waits
         # remedy: if habana_frameworks.torch.core.mark_step():
         break
-    optimizer.step()
+    optimizer.step()  # fault[hpu]: no step mark
+    # remedy: optimizer.step(); habana_frameworks.torch.core.mark_step()

@@ -37,7 +37,7 @@ class VRnn(nn.Module):
         h = torch.stack(states, 1)
         lengths = (x[:, :, 0] > -9).sum(1)
         out, _ = self.top(h)
-        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: lengths; fault[ipu]: raises
+        packed = pack_padded_sequence(h, lengths, batch_first=True)  # fault[hpu]: lengths; fault[ipu]: cannot be compiled
         # remedy: packed = h
         out = out + 0 * packed[0].sum()
         best = out.norm(dim=2).argmax(1)
