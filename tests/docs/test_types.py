@@ -83,7 +83,9 @@ def python(request, source, tmp_path_factory):
             pytest.skip(f"{package} is not installed")
     environment = tmp_path_factory.mktemp(request.param)
     run(sys.executable, "-m", "venv", "--without-pip", environment)
-    site = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
+    known = "venv" in sysconfig.get_scheme_names()  # of Python 3.11
+    scheme = "venv" if known else "posix_prefix"
+    site = sysconfig.get_path("purelib", scheme, {"base": str(environment)})
     # what devrun depends on is that of this interpreter, without its devrun
     paths = [path for path in sys.path if path.endswith("-packages")]
     (environment.joinpath(site) / "zz_base.pth").write_text("\n".join(paths))

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import socket
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,8 @@ TREES = [
 
 
 PLAIN = (b"py/obj", b'"a":1', b"NaN", b"1e999")
+if not hasattr(sys, "set_int_max_str_digits"):
+    PLAIN += (b"9" * 10**6,)  # a number, to a Python that has no limit
 PLAIN_DATA = {f"tree {TREES.index(t)}" for t in TREES if any(p in t for p in PLAIN)}
 """Read as what it is, a dict, which then does not fit the model."""
 

@@ -20,6 +20,7 @@ from devrun.hooks.evaluation import DistEvalHook, EvalHook
 from devrun.hooks.logger import TextLoggerHook
 from devrun.hooks.timer import IterTimerHook
 from tests.support.points import Hook, loader, make_runner, samples
+from tests.support.strict import zip_strict
 
 init_dist("pytorch", "gloo", timeout=60)
 rank, _ = get_dist_info()
@@ -30,7 +31,7 @@ class Listed(TensorDataset):
         assert get_dist_info()[0] == 0
         return {"matches": sum(
             float((torch.from_numpy(r) - net(x)).abs().max()) < 1e-5
-            for r, (x, _) in zip(results, self, strict=True)
+            for r, (x, _) in zip_strict(results, self)
         )}
 
 

@@ -257,7 +257,7 @@ def _end(error):
     """Without finalization."""
     code = error.code if isinstance(error, SystemExit) else 1
     if not isinstance(error, SystemExit):
-        traceback.print_exception(error)
+        traceback.print_exception(type(error), error, error.__traceback__)
     elif not isinstance(code, (int, type(None))):
         print(code, file=sys.stderr)
         code = 1

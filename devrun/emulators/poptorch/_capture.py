@@ -111,8 +111,13 @@ class Recorder(TorchFunctionMode):
         _active.append(self)
         # its C++ half would end the process at a tensor without values
         self._refusing = ExitStack()
+
+        def function(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._function(kind, *args, **kwargs)
+
         for owner, name, call in (
-            (torch.autograd.Function, "apply", classmethod(self._function)),
+            # a bound method would be given no class by Python 3.9
+            (torch.autograd.Function, "apply", classmethod(function)),
             (torch.autograd, "grad", self._gradient),
         ):
             replaced = private.replaced(owner, name, call)
