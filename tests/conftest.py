@@ -64,7 +64,7 @@ NEWER_TESTS = {
     "2.4": (
         "test_fast.py", "what_fast_switches", "[rms norm]",
         "test_a_compiled_model_learns", "test_a_plugin_device_brings_its_own_probe",
-        "test_it_says_what_is_here-ToyAdapter-probes",
+        "test_it_says_what_is_here-ToyAdapter-probes", "test_reads_and_packed",
     ),
     "2.6": ("[Adafactor]",),
     "2.5": ("test_torch_private.py", "that_it_inherits", "gaudi_trains_as_the_cpu"),

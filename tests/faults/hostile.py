@@ -213,8 +213,8 @@ TREES = [
 
 
 PLAIN = (b"py/obj", b'"a":1', b"NaN", b"1e999")
-if not hasattr(sys, "set_int_max_str_digits"):
-    PLAIN += (b"9" * 10**6,)  # a number, to a Python that has no limit
+if not hasattr(sys, "set_int_max_str_digits"):  # nor a limit, as 3.9.2 of Debian
+    TREES = [tree for tree in TREES if b"9" * 10**5 not in tree]
 PLAIN_DATA = {f"tree {TREES.index(t)}" for t in TREES if any(p in t for p in PLAIN)}
 """Read as what it is, a dict, which then does not fit the model."""
 
