@@ -48,13 +48,18 @@ class GoesOn:
     Args:
         seconds: those of the whole rehearsal.
         follows: whether an error is no finding of its own.
+        compiles: whether a compiler traces the model, and what is around its calls.
     """
 
     def __init__(
-        self, note: Notebook, seconds: float, follows: Callable[[Exception], bool]
+        self,
+        note: Notebook,
+        seconds: float,
+        follows: Callable[[Exception], bool],
+        compiles: bool = False,
     ) -> None:
         self._note, self.seconds = note, seconds / _PARTS
-        self._follows = follows
+        self._follows, self._compiles = follows, compiles
         self._hung = False
         self._sources = Sources()
         self._mended = Mended(self._other)
@@ -155,7 +160,7 @@ class GoesOn:
         follows = self._sources.follows(error) or getattr(error, "follows", False)
         left = Left(site, follows)
         mends = isinstance(error, REFUSALS) and site not in self._mended.lines
-        if mends:
+        if mends and not self._compiles:
             self._mended.lines[site] = not (follows and of_shape(error))
         else:
             left = self._sources.leave_out(error)

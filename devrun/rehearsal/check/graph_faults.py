@@ -65,10 +65,14 @@ def repaired(found: Collection[str], model: nn.Module) -> Iterator[None]:
     """
     for owner, name, _ in list(_kept(model.modules())):
         if f"self.{name}" in found:
-            setattr(owner, name, map_tensors(Tensor.detach, getattr(owner, name)))
+            setattr(owner, name, map_tensors(_leaf, getattr(owner, name)))
     copied = saved_tensors_hooks(Tensor.clone, lambda one: one)
     with copied if _TENSOR in found else nullcontext():
         yield
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _changed(training: Any, batch: Any) -> list[str | None]:
@@ -86,7 +90,8 @@ class _Changes(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.sites: list[str | None] = []
-        self._made: list[tuple[int, int, str | None]] = []
+        # the tensors themselves: the memory of one that is gone is another's next
+        self._made: list[tuple[Tensor, int, str | None]] = []
 
     def __enter__(self) -> Any:
         self._hooks = saved_tensors_hooks(lambda one: (one, one._version), self._needs)
@@ -99,8 +104,8 @@ class _Changes(TorchFunctionMode):
 
     def _needs(self, saved: tuple[Tensor, int]) -> Tensor:
         tensor, version = saved
-        for place, after, site in self._made:
-            if place == _place(tensor) and after > version:
+        for one, after, site in self._made:
+            if _place(one) == _place(tensor) and after > version:
                 self.sites += [site] if site not in self.sites else []
                 break
         return tensor
@@ -112,7 +117,7 @@ class _Changes(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         for one, before in given:
             if one._version > before:
-                self._made.append((_place(one), one._version, sites.here(2)))
+                self._made.append((one, one._version, sites.here(2)))
         return out
 
 

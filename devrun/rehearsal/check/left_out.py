@@ -28,6 +28,7 @@ _STANDS_IN = """\
 """
 
 
+_GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
 _SHAPES = re.compile("shape|size|dimension|expand|broadcast|multiplied|ambiguous|0-d")
@@ -273,7 +274,10 @@ def _weighs(gone: ast.AST, frame: FrameType) -> bool:
 
 
 def _guarded(one: ast.stmt) -> ast.stmt:
-    """`one`, after which its variables are there also where it raised."""
+    """`one`, after which its variables are there also where it raised; only once."""
+    if hasattr(one, _GUARDED):  # it raised as what is not caught there
+        return ast.Pass()
+    setattr(one, _GUARDED, True)
     stored = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} & _names(
         one, ast.Store
     )

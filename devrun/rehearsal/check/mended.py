@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ _VALUES = ("__bool__", "__float__", "__int__", "__index__", "__len__", "__iter__
 _BENT = "_has_another_shape"
 """Attribute of a tensor that comes of a call which raised, and was got past."""
 _SHAPES = ("view", "reshape", "expand", "unflatten")
+_INDEX = re.compile("ind(ex|ices)|[Ll]ong|int(eger|64)")
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "__matmul__")
+Given = Tuple[Any, Any]
+"""Arguments by place, and by name."""
 
 
 class Mended(TorchFunctionMode):
@@ -56,7 +60,8 @@ class Mended(TorchFunctionMode):
                 raise
             if not (self.lines[site] or follows):
                 self._other(site, error)
-            made, bent = self._instead(name, func, args, kwargs, bent)
+            ways = _ways(name, args, kwargs, str(error))
+            made, bent = self._instead(func, (args, kwargs), ways, bent)
             if made is None:
                 raise
         for one in tensors_in(made) if bent else ():
@@ -64,38 +69,45 @@ class Mended(TorchFunctionMode):
         return made
 
     def _instead(
-        self, name: str, func: Any, args: Any, kwargs: Any, bent: bool
+        self, func: Any, given: Given, ways: Iterable[Given], bent: bool
     ) -> tuple[Any, bool]:
         """What to go on with, and whether it has a shape that was not asked for."""
-        for given in _ways(name, args, kwargs):
+        name = getattr(func, "__name__", "")
+        for args, kwargs in ways:
             try:
-                return func(*given[0], **given[1]), bent
+                return func(*args, **kwargs), bent
             except REFUSALS:
                 continue
-        if name == "view":
+        args, kwargs = given
+        if name in ("view", "resize_"):
             with suppress(*REFUSALS):
                 return args[0].reshape(*args[1:]), bent
         return _first(name, args, kwargs), True
 
 
-def _ways(name: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Other arguments to call it with."""
+def _ways(name: str, args: Any, kwargs: Any, said: str) -> Iterator[Given]:
+    """Other arguments to call it with, after it `said` why it takes not these."""
     floats = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
     if floats:
         kind = next((one for one in floats if one.requires_grad), floats[0]).dtype
         yield _each(lambda x: x.to(kind) if x.is_floating_point() else x, args, kwargs)
         yield _each(lambda x: x.to(kind), args, kwargs)
-    yield _each(lambda x: x if x.is_floating_point() else x.long() * 0, args, kwargs)
-    if len(args) > 1:
-        first, second, *rest = args
-        yield (first, _each(lambda x: x.long() * 0, second), *rest), kwargs
-        yield (_each(lambda x: x.long() * 0, first), second, *rest), kwargs
+    if _INDEX.search(said):
+        yield _each(lambda x: x if x.is_floating_point() else _zeros(x), args, kwargs)
+        if len(args) > 1:
+            first, second, *rest = args
+            yield (first, _each(_zeros, second), *rest), kwargs
+            yield (_each(_zeros, first), second, *rest), kwargs
     if name not in _SHAPES:  # as `k` of topk
         yield [1 if type(one) is int else one for one in args], kwargs
     parts = args[0] if args and isinstance(args[0], (list, tuple)) else ()
     if parts and isinstance(parts[0], Tensor):
         like = [one if one.shape == parts[0].shape else parts[0] for one in parts]
         yield (like, *args[1:]), kwargs
+
+
+def _zeros(index: Tensor) -> Tensor:
+    return index.long() * 0
 
 
 def _each(change: Callable[[Tensor], Tensor], *values: Any) -> Any:

@@ -40,7 +40,8 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
     """Run it, in so many seconds, and write into `note` what is found."""
     cfg = request.cfg  # of this process alone
     probing = _probes(request, note)
-    going = GoesOn(note, seconds, partial(_follows, probing))
+    compiles = request.mode == "compile" or bool(cfg.get("compile"))
+    going = GoesOn(note, seconds, partial(_follows, probing), compiles)
     with ExitStack() as whole:
         for probe in probing:
             whole.enter_context(probe.throughout())

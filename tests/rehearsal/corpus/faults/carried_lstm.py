@@ -12,7 +12,7 @@ class Planted(nn.Module):
         super().__init__()
         self.rnn = nn.LSTM(4, 8, batch_first=True)
         self.head = nn.Linear(8, 4)
-        self.hidden = None  # fault[cpu,cuda]: resume
+        self.hidden = None  # fault[cpu,cuda,hpu]: resume
         self.penalty = 0.0
 
     def forward(self, x):
