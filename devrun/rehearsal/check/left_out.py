@@ -46,9 +46,14 @@ class Left(NamedTuple):
 
 
 class Sources:
-    """The files of the user, without the statements that were left out of them."""
+    """The files of the user, without the statements that were left out of them.
 
-    def __init__(self) -> None:
+    Args:
+        stands_in: whether a number is in place of what a statement would have set.
+    """
+
+    def __init__(self, stands_in: bool = True) -> None:
+        self._less = _guarded if stands_in else _nothing
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function -> names that are not, or not as they should be."""
@@ -80,7 +85,7 @@ class Sources:
             if isinstance(error, KeyError) and place not in self._renamed:
                 self._renamed.add(place)
                 gone = _renamed(inside, line, error, frame)
-            gone = gone or _without(inside, line, kinds)
+            gone = gone or _without(inside, line, kinds, self._less)
             if gone is None or not self._replaced(code):
                 continue
             lost = self._lost.setdefault((code.co_filename, code.co_firstlineno), set())
@@ -153,7 +158,7 @@ def run_script(
     Raises:
         SystemExit: as the script does.
     """
-    sources = Sources()
+    sources = Sources(stands_in=False)
     body = sources.tree(script).body
     imports = (one for one in body if isinstance(one, ast.ImportFrom))
     future = [one for one in imports if one.module == "__future__"]
@@ -197,10 +202,13 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(one)
 
 
-def _without(owner: Any, line: int, kinds: Any) -> Any:
+def _without(
+    owner: Any, line: int, kinds: Any, less: Callable[[ast.stmt], ast.stmt]
+) -> Any:
     """Take the innermost statement of `kinds` at `line` out of `owner`; None: it stays.
 
-    Of a statement around others only its own line goes, and a loop as a whole.
+    Of a statement around others only its own line goes, and a loop as a whole; any
+    other is what `less` makes of it.
     """
     for field in ("body", "orelse", "finalbody", "handlers"):
         statements = getattr(owner, field, None) or []
@@ -210,7 +218,7 @@ def _without(owner: Any, line: int, kinds: Any) -> Any:
             inner, loops = getattr(one, "body", None), isinstance(one, LOOPS)
             whole = isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.Try))
             if whole or (inner and line >= inner[0].lineno):
-                found = _without(one, line, kinds)
+                found = _without(one, line, kinds, less)
                 if found or whole or kinds is ast.stmt:
                     return found
             if not isinstance(one, kinds) or isinstance(one, _STAY):
@@ -218,12 +226,12 @@ def _without(owner: Any, line: int, kinds: Any) -> Any:
             test = getattr(one, "test", None)
             if isinstance(test, ast.Constant) and not (loops and test.value):
                 return None  # it was left out before, or asks nothing
-            statements[index] = ast.copy_location(_less(one), one)
+            statements[index] = ast.copy_location(_less(one, less), one)
             return one
     return None
 
 
-def _less(one: Any) -> ast.stmt:
+def _less(one: Any, less: Callable[[ast.stmt], ast.stmt]) -> ast.stmt:
     """What stands for a statement that is left out."""
     if isinstance(one, (ast.If, ast.While)):
         return type(one)(ast.Constant(False), one.body, one.orelse)
@@ -231,9 +239,11 @@ def _less(one: Any) -> ast.stmt:
         return ast.For(one.target, ast.Tuple([], ast.Load()), one.body, one.orelse)
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
-    if isinstance(one, (ast.Import, ast.ImportFrom)):  # no number stands for a module
-        return ast.Pass()
-    return _guarded(one)
+    return less(one)
+
+
+def _nothing(_: ast.stmt) -> ast.stmt:
+    return ast.Pass()
 
 
 def _innermost(inside: Any, line: int) -> Any:
