@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from devrun.config.tree import inside
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
@@ -18,7 +20,7 @@ from devrun.step import Capability, MicroBatches
 from devrun.tensors import batch_size_of
 
 _DROP = "data.train_dataloader.drop_last"
-_READ, _SECONDS = 256, 5
+_READ, _SECONDS = 256, 2
 """So many samples are read, for so long."""
 
 
@@ -44,6 +46,8 @@ class LastBatch(Probe):
         dataset: Any = getattr(loader, "dataset", None)
         adapter, session = training.runner.adapter, training.runner.session
         if self._size is None or not hasattr(dataset, "__len__"):
+            return
+        if isinstance(dataset, IterableDataset):  # which may say its length
             return
         yield from _unread(dataset)
         whole, left = batch_size_of(self._batch), len(dataset) % self._size.samples
