@@ -133,6 +133,8 @@ class GoesOn:
         if self._follows(error):
             return False
         if isinstance(error, NoGradientError) and given:
+            if self._compiles and self._note.left_out:
+                return False  # a number stands in for the loss
             with self._mended:
                 untrained(self._note, training, given[0])
             return False
@@ -168,7 +170,9 @@ class GoesOn:
             follows |= self._note.left_out and names(training.runner.model, error)
         if not follows:
             self._note.found(replace(refusal(error), **explained))
-        self._note.left_out |= bool(given and left.cuts)
+        # a compiler's frames do not have the values of the variables
+        cuts = left.gone if self._compiles else left.cuts
+        self._note.left_out |= bool(given and cuts)
         return left.gone is not None
 
     def _other(self, site: str, error: Exception) -> None:
