@@ -169,7 +169,7 @@ class CaptureWatch:
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
-            if _grown(was, value) and not _is_carried(module, key):
+            if _grown(was, value) and not _carried_at(module, key):
                 continue
             uses = rf"self\.{re.escape(key)}\b"
             site = _site_of([module], rf"{uses}(\[[^]]*\])?\s*[^\w\s(.\[]?=(?!=)", uses)
@@ -182,12 +182,12 @@ class CaptureWatch:
         for key, tensors in now.items():
             if list(map(id, tensors)) == list(map(id, before.get(key, ()))):
                 continue
-            if site := _is_carried(module, key):
+            if site := _carried_at(module, key):
                 name = f"{self._names[module]}.{key}"
                 self.findings.append(Finding(f"changes {name}", site, False))
 
 
-def _is_carried(module: nn.Module, key: str) -> str | None:
+def _carried_at(module: nn.Module, key: str) -> str | None:
     """The line of a method that changes the attribute after it has read it."""
     # of a rehearsal's, which a run without such a change need not load
     from devrun.probes.sources import carried

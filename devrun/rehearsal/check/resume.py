@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
+from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, is_ours
@@ -113,7 +114,7 @@ class Updates(Watching):
 
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
-            self._first = _plain(self.training)
+            self._first = _plain(_attributes(self.training))
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         runner.adapter.sync_to_host(runner.model)
@@ -142,11 +143,11 @@ class Updates(Watching):
             self._save(runner)
 
     def _save(self, runner: Run) -> None:
-        now, before = _plain(self.training), self._first or {}
+        held = _attributes(self.training)
+        now, before = _plain(held), self._first or {}
         sources = [key for key, value in now.items() if value is None]
         known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
         new = [key for key in now if key not in before]
-        held = _attributes(self.training)
         for key in (*sources, *known, *new):
             self.changed[key] = _copy(getattr(*held[key]))
         self.saved = runner.save_checkpoint(name="middle")
@@ -160,10 +161,7 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     """
     runner, loader = training.runner, training.loaders[0]
     hooks = [one for one in runner.hooks if not is_ours(one)]
-    optimizers = runner.optimizer
-    if not isinstance(optimizers, Mapping):
-        optimizers = {"": optimizers}
-    own = [one for one in optimizers.values() if defined(type(one))]
+    own = [one for one in optimizers_in(runner.optimizer) if defined(type(one))]
     data = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     owners = [*keepers((*runner.model.modules(), *hooks, *data, *own))]
     found: dict[Key, tuple[Any, str]] = {}
@@ -184,10 +182,10 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     return found
 
 
-def _plain(training: Training) -> dict[Key, Any]:
-    """Numbers and tensors that no checkpoint has; None: a source of random numbers."""
+def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
+    """Their numbers and tensors, as digests; None: a source of random numbers."""
     found: dict[Key, Any] = {}
-    for key, (owner, name) in _attributes(training).items():
+    for key, (owner, name) in attributes.items():
         value = getattr(owner, name)
         if type(value).__name__ in _SOURCES:
             found[key] = None

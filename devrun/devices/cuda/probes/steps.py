@@ -18,6 +18,7 @@ from devrun.devices.device_section import option_place
 from devrun.devices.options import IndexedOptions, parse_options
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
+from devrun.parallel.strategy import optimizers_in
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import engine_in
 from devrun.probes.keys import line_of
@@ -73,9 +74,7 @@ class Steps(Probe):
     def built(self, training: Training) -> None:
         runner = training.runner
         self._runner = runner
-        optimizers = runner.optimizer
-        many = optimizers.values() if isinstance(optimizers, dict) else [optimizers]
-        own = [one for one in many if defined(type(one))]
+        own = [one for one in optimizers_in(runner.optimizer) if defined(type(one))]
         tag_host(runner.session.step_module, [*runner.hooks, *own], self.origins)
         adapter: Any = runner.adapter
         # the host reads no number for nothing there: log_vars has tensors
