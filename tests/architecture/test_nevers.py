@@ -1,8 +1,6 @@
 """What no module may do, whatever it is for. The numbers are those of the list of
 nevers that the project keeps; 2 to 6 are in test_layers.py."""
 
-from __future__ import annotations
-
 import ast
 import re
 

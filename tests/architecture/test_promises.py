@@ -1,7 +1,5 @@
 """The nevers that only a run can show: 7, 10, 13 and 14."""
 
-from __future__ import annotations
-
 import copy
 from typing import ClassVar
 

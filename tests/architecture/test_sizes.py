@@ -1,8 +1,6 @@
 """Never 15: nothing grows until nobody can hold it in the head, and the set of flags
 grows only on purpose."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

@@ -4,8 +4,6 @@
 it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import sys

@@ -1,7 +1,5 @@
 """Retention counts exactly, never deletes the last good one, and nothing foreign."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

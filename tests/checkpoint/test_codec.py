@@ -1,7 +1,5 @@
 """What goes into a checkpoint comes back exactly, or is refused by name."""
 
-from __future__ import annotations
-
 import collections
 import enum
 import math

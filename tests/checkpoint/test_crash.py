@@ -1,7 +1,5 @@
 """Killed, or refused by the disk, at any file operation: nothing good is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

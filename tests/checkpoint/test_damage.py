@@ -1,7 +1,5 @@
 """Every kind of damage is found before anything is used, and an older one serves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """Weights from a server on this machine: allowed, checked, whole, never replaced."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import threading

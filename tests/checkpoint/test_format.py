@@ -1,7 +1,5 @@
 """A checkpoint on disk: what is in the directory, and who else can read it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """An argument that its constructor refuses: one line with its file, line and key."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

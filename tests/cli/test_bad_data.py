@@ -1,7 +1,5 @@
 """Labels, lengths, losses and last batches that training cannot use: one line each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

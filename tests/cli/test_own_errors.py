@@ -1,8 +1,6 @@
 """An exception of the user's own code: its file and line in the one line that a command
 ends with, and in `run.json`; its traceback in the log."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

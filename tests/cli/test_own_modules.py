@@ -1,8 +1,6 @@
 """`--import`, `--allow-factory` and `custom_imports`: the user's own code, and whose
 folders are looked through."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Values that no run can use: one line with file, line and key, before it starts."""
 
-from __future__ import annotations
-
 import copy
 import math
 

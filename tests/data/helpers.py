@@ -1,7 +1,5 @@
 """Data sets of the tests; at module level, so that workers can have them."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """What each process does for test_streaming.py; run as a script."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Samples that are read a batch at a time, and workers that are there before a step."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from typing import Any

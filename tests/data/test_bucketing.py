@@ -1,7 +1,5 @@
 """Loaders of variable-length samples: padded to few shapes, otherwise as they were."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections import UserDict, namedtuple

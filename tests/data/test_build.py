@@ -1,7 +1,5 @@
 """The `data` section of a config becomes loaders, in MMCV's words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

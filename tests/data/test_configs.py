@@ -1,7 +1,5 @@
 """Every shipped config loads, and reads data in the format that it names."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets in the published formats, on small files made here."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets read regular files alone: a pipe or a device has no end."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import signal

@@ -1,7 +1,5 @@
 """A sample or a worker that fails ends the run with one line that names it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

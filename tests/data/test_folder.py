@@ -1,7 +1,5 @@
 """Folders of images: classes, lists, and pictures that are broken."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

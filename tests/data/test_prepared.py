@@ -1,7 +1,5 @@
 """What `PreparedLoader` adds to a loader, and what it shows of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader

@@ -1,7 +1,5 @@
 """Loading data leaves the process's own random streams alone."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

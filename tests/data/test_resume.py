@@ -1,7 +1,5 @@
 """What a loader yields from the middle equals what it would have yielded there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

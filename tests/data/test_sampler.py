@@ -1,7 +1,5 @@
 """The order of samples is a function of (seed, epoch) and of nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transforms give the same on a tensor and on a Pillow image."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What only a CUDA device can show; the contract suite covers the rest."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Options and corners of the devices that run operation by operation."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Failures inside a step become one line that says what to do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

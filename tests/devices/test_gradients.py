@@ -1,7 +1,5 @@
 """Zeroing and clipping on the CPU give the bits of torch's own functions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

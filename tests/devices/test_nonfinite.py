@@ -1,7 +1,5 @@
 """NaN and infinite losses, gradients and weights."""
 
-from __future__ import annotations
-
 import logging
 import math
 

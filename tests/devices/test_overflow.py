@@ -1,7 +1,5 @@
 """Updates that are left out: by a loss scale, and for gradients that are not finite."""
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -1,7 +1,5 @@
 """Who does the update: the adapter, the model, or a hook of the user's."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

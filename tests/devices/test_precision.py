@@ -1,7 +1,5 @@
 """bf16 and fp16 with loss scaling; the CPU can do both."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -1,7 +1,5 @@
 """From a name to an adapter, and what is said when that is not possible."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

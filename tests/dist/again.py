@@ -1,7 +1,5 @@
 """Processes that leave their group and form another, some times; run as a script."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

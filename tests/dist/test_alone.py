@@ -1,7 +1,5 @@
 """`devrun.dist` without a second process: no-ops, and refusals that explain."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

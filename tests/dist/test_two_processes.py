@@ -1,7 +1,5 @@
 """Two real processes over gloo against one process with the doubled batch."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

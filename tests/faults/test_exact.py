@@ -1,7 +1,5 @@
 """Cut anywhere, a run ends with the bits of one that was never cut."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

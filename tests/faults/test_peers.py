@@ -4,8 +4,6 @@ Each test is named after the fault; where one is proved elsewhere in this suite,
 benchmarks/FAULTS.md says by which test.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """An environment with the built wheel, and a terminal in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The moving average: its values, its place in evaluation, and its survival."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """EvalHook: when, how, what is logged, and which checkpoints are kept."""
 
-from __future__ import annotations
-
 import json
 import math
 

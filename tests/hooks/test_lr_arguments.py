@@ -1,7 +1,5 @@
 """`lr_config`: which hook it names, and one line for each mistake in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all learning-rate hooks share: groups, stages, resume, subclasses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every learning-rate policy, value by value, against formulas written here."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The policies against torch.optim.lr_scheduler, where both have the schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Torch schedulers as policies: when they step, and how they survive a kill."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

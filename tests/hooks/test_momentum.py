@@ -1,7 +1,5 @@
 """Momentum policies, value by value, against formulas written here."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

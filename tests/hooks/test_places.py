@@ -1,7 +1,5 @@
 """A place that a hook will write in much later is tried at the start."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.errors import ConfigError, StorageError

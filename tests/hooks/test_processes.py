@@ -1,7 +1,5 @@
 """Buffers are averaged over processes, and `set_epoch` reaches every sampler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

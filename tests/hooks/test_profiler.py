@@ -1,7 +1,5 @@
 """Real traces of torch.profiler: where they go, and what they cover."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Means over tokens: the same whatever the batches, the micro-batches and the ranks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that hangs says where, and ends with status 7."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

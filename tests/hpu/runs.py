@@ -1,7 +1,5 @@
 """The same small training on the emulated Gaudi and on the CPU, for the cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

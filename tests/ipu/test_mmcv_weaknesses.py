@@ -1,7 +1,5 @@
 """Known weaknesses of MMCV's IPU support, by number: tests that they are not here."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """LogBuffer: means, memory, and what is refused."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

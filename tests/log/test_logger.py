@@ -1,7 +1,5 @@
 """get_logger, print_log, collect_env, and what log files can be made to hold."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """Metrics by name, by function and by dotted path."""
 
-from __future__ import annotations
-
 import math
 import sys
 

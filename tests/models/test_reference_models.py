@@ -1,7 +1,5 @@
 """The reference models: sizes as published, values by hand, and that they learn."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Optimizers from a config, one or several, and the names of their parameters."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """What each process does for test_gaudi.py: as worker.py, over emulated HCCL."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import closing

@@ -3,8 +3,6 @@
 Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable

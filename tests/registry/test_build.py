@@ -1,7 +1,5 @@
 """`build_from_cfg`: arguments, defaults, and errors that say what to do."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,5 @@
 """Dotted paths: what the registry holds, and nothing else."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of configs: small models of pictures, their data, and changes of a config."""
 
-from __future__ import annotations
-
 import copy
 
 RESNET = {

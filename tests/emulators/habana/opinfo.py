@@ -5,8 +5,6 @@
 Values, types and, in float32, gradients against the CPU; what differs is a line each.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any

@@ -5,8 +5,6 @@
 Collecting walks the call stack for each sample, and each result writes all of them.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

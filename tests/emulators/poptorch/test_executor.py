@@ -1,7 +1,5 @@
 """Weights between host and device, the compiled signature, attaching and files."""
 
-from __future__ import annotations
-
 import copy
 import io
 import logging

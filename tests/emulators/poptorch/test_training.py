@@ -1,7 +1,5 @@
 """Training on the emulator is plain PyTorch with the same global batch."""
 
-from __future__ import annotations
-
 import copy
 
 import poptorch
