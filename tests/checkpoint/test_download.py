@@ -76,16 +76,6 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_without_the_flag_nothing_is_asked_and_the_line_names_it(
-    server, cache, net, content
-):
-    server.pages["/a.pth"] = content
-    with pytest.raises(CheckpointError, match="give --allow-download") as caught:
-        load_checkpoint(net(), f"{server.address}/a.pth")
-    assert "\n" not in str(caught.value)
-    assert server.asked == [] and files(cache) == []
-
-
 def test_other_schemes_are_not_downloaded_even_then(net, tmp_path):
     save_checkpoint(net(), tmp_path / "a.pth")
     with downloads_allowed():

@@ -111,12 +111,6 @@ def test_without_the_flag_nothing_of_the_folder_is_found(beside, train):
     assert not Path("ran").exists()
 
 
-def test_a_trusted_config_finds_its_modules(beside, train):
-    cfg = beside(**HOOK, custom_imports={"imports": ["dr_own"]})
-    status, _, text = train(cfg, "--trust-config", "--dry-run")
-    assert status == 0, text
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -17,7 +17,7 @@ from tests.support.near import assert_near
 from tests.support.strict import zip_strict
 
 
-def closure_loop(steps: int) -> tuple[list[float], list[torch.Tensor]]:
+def closure_loop(steps):
     model, losses = net(), []
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
     x, y = batch()
@@ -33,7 +33,7 @@ def closure_loop(steps: int) -> tuple[list[float], list[torch.Tensor]]:
     return losses, weights(model)
 
 
-def lbfgs(model: nn.Module) -> torch.optim.Optimizer:
+def lbfgs(model):
     return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
 
 

@@ -11,12 +11,12 @@ from devrun.step import UpdatePolicy
 from tests.support.strict import zip_strict
 
 
-def net() -> nn.Module:
+def net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -26,7 +26,7 @@ BATCHES = [
 ]
 
 
-def by_hand(max_norm: float) -> tuple[nn.Module, list[float]]:
+def by_hand(max_norm):
     model = net()
     optimizer = sgd(model)
     norms = []
@@ -38,7 +38,7 @@ def by_hand(max_norm: float) -> tuple[nn.Module, list[float]]:
     return model, norms
 
 
-def by_adapter(policy: UpdatePolicy, make=sgd) -> tuple[nn.Module, list[float]]:
+def by_adapter(policy, make=sgd):
     adapter = CPUAdapter.from_config({})
     adapter.setup(None)
     model = net()

@@ -16,11 +16,11 @@ TOO_LARGE = 2.0**40
 HUGE = {"init_scale": 1e30}
 
 
-def left_out(run: Prepared) -> int:
+def left_out(run):
     return run.adapter.state_dict().get("skipped_updates", 0)
 
 
-def overflowing(scale=TOO_LARGE, **policy) -> Prepared:
+def overflowing(scale=TOO_LARGE, **policy):
     return Prepared(precision="fp16", loss_scale=scale, **policy)
 
 

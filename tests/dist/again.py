@@ -8,7 +8,7 @@ from pathlib import Path
 from devrun import dist
 
 
-def main(folder: str) -> None:
+def main(folder):
     found = []
     for number in range(4):
         dist.init_dist("pytorch", "gloo", timeout=120)

@@ -20,7 +20,7 @@ class Queued(torch.Tensor):
 PLACES = [torch.Tensor, Queued]
 
 
-def filled(values, counts=None) -> LogBuffer:
+def filled(values, counts=None):
     buffer = LogBuffer()
     for value, count in zip_strict(values, counts or [1] * len(values)):
         buffer.update({"loss": value}, count)

@@ -207,10 +207,3 @@ def test_torch_losses_build_by_name():
     assert isinstance(build_loss("CrossEntropyLoss"), nn.CrossEntropyLoss)
     with pytest.raises(UnknownNameError, match="did you mean 'CrossEntropyLoss'"):
         build_loss("CrossEntropy")
-
-
-def test_class_weights_of_a_loss_may_be_a_list_from_a_config():
-    cfg = {"type": "CrossEntropyLoss", "weight": [1, 3]}
-    loss = build_loss(cfg)
-    assert torch.equal(loss.weight, torch.tensor([1.0, 3.0]))
-    assert cfg == {"type": "CrossEntropyLoss", "weight": [1, 3]}

@@ -47,6 +47,6 @@ def changed(config, changes):
         *above, last = path.split(".")
         node = cfg
         for key in above:
-            node = node[key]
-        node[last] = value
+            node = node[int(key)] if key.isdigit() else node.setdefault(key, {})
+        node[int(last) if last.isdigit() else last] = value
     return cfg

@@ -16,7 +16,7 @@ _known: dict[int, tuple[object, object]] = {}
 _validated = op_metadata._validation_metadata
 
 
-def _once(metadata: object) -> object:
+def _once(metadata):
     if id(metadata) not in _known:
         _known[id(metadata)] = metadata, _validated(metadata)
     return _known[id(metadata)][1]
