@@ -13,7 +13,7 @@ from torch.utils.data import (
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
 from devrun.data.transforms import Compose
-from devrun.errors import ConfigError, DataError, UnknownNameError
+from devrun.errors import ConfigError
 from tests.data.helpers import Draws
 
 SET = {"type": "SyntheticClassification", "num_samples": 20}
@@ -74,11 +74,6 @@ def test_what_cannot_be_used_is_told(more, told):
         build_loaders(section(**more))
 
 
-def test_an_empty_data_set_is_told():
-    with pytest.raises(DataError, match="SyntheticClassification is empty"):
-        build_loaders(section(train={**SET, "num_samples": 0}))
-
-
 def test_a_data_set_without_a_length_is_told_what_to_do():
     class Endless(Dataset[int]):
         def __getitem__(self, index: int) -> int:
@@ -107,11 +102,6 @@ def test_a_sampler_is_told_of_the_data_set():
 def test_anything_but_a_sampler_is_refused():
     with pytest.raises(ConfigError, match="cannot be the type of a sampler"):
         build_dataloader(Draws(), sampler_cfg={"type": "torch.nn.Linear"})
-
-
-def test_an_unknown_data_set_names_the_nearest():
-    with pytest.raises(UnknownNameError, match="did you mean 'DigitsDataset'"):
-        build_dataset({"type": "DigitDataset"})
 
 
 class Kept(Dataset[Any]):

@@ -95,14 +95,6 @@ def test_out_of_device_memory_is_the_same_error():
         run.step(MicroBatches([batch(), batch()]))
 
 
-def test_an_error_of_the_users_own_passes_unchanged():
-    error = RuntimeError("my own")
-    run = Prepared(Failing(raises(error)))
-    with pytest.raises(RuntimeError) as passed:
-        run.step()
-    assert passed.value is error
-
-
 def test_a_step_before_prepare_is_said():
     from devrun.devices.cpu import CPUAdapter
 

@@ -99,15 +99,6 @@ def test_an_infinite_gradient_norm_is_found_when_clipping(action):
     assert run.module.weight.tolist() == [0, 0, 0]
 
 
-def test_bad_weights_are_named_before_a_save():
-    run = Prepared()
-    run.step()
-    with torch.no_grad():
-        run.module[2].bias[1] = math.inf
-    with pytest.raises(DivergedError, match=r"parameter '2\.bias'"):
-        run.adapter.check_finite(run.model)
-
-
 def test_a_constant_mask_of_infinities_is_no_weight():
     class Masked(nn.Module):
         def __init__(self) -> None:

@@ -3,18 +3,16 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from devrun.data.sampler import EpochBatchSampler
-from devrun.runners import EpochBasedRunner
 from tests.dist.worker import Losses, net, runner_of, samples, sgd
 from tests.support import zygote
-from tests.support.ranks import found_by
 from tests.support.near import assert_near
+from tests.support.ranks import found_by
 from tests.support.strict import zip_strict
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,9 +4,6 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
 import math
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +18,7 @@ from devrun.errors import DevrunError, DivergedError, StorageError
 from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
 from devrun.registry import METRICS
-from devrun.runners import EpochBasedRunner, IterBasedRunner
+from devrun.runners import EpochBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
 from tests.support.ranks import do
@@ -33,7 +30,7 @@ def net():
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def samples(count = 16):
+def samples(count=16):
     generator = torch.Generator().manual_seed(9)
     inputs = torch.randn(count, 3, generator=generator)
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
@@ -241,7 +238,7 @@ def failed_on_main():
     heard = []
     for error in (ZeroDivisionError("by hand"), StorageError("disk full")):
 
-        def act(error = error):
+        def act(error=error):
             raise error
 
         try:
@@ -288,7 +285,7 @@ def split_up():
     return found
 
 
-def run_one(val = None, workflow = None, **how):
+def run_one(val=None, workflow=None, **how):
     """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
     model = how.pop("model", None) or net()
     data = how.pop("data", None) or samples(8)

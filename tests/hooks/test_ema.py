@@ -95,16 +95,6 @@ def test_a_resumed_run_has_the_average_of_one_never_stopped(tmp_path, stop):
         assert torch.equal(hook.state_dict()["model"][name], value), name
 
 
-def test_resume_from_resumes_the_run_when_it_starts(tmp_path):
-    before = EMAHook(momentum=0.1)
-    saved = TracedRun(before, max_iters=4).run().save(tmp_path)
-    hook = EMAHook(momentum=0.1, resume_from=saved)
-    loop = TracedRun(hook, max_iters=4)
-    loop.run()
-    assert loop.lrs == []  # nothing was left to train
-    assert torch.equal(hook.averaged["weight"], before.averaged["weight"])
-
-
 def test_buffers_stay_the_models_own_unless_averaged():
     def evaluated(buffers):
         loop = TracedRun(

@@ -31,14 +31,6 @@ def test_a_place_that_cannot_be_written_is_told_before_the_first_update(
     assert runner.iter == 0
 
 
-def test_a_file_where_checkpoints_go_is_told_before_the_first_update(tmp_path):
-    (tmp_path / "checkpoints").write_text("mine")
-    runner = make_runner(CheckpointHook(), work_dir=tmp_path)
-    with pytest.raises(StorageError, match="cannot write in"):
-        runner.run([loader()], [("train", 1)])
-    assert runner.iter == 0
-
-
 def test_a_best_checkpoint_needs_a_place_at_the_start():
     runner = make_runner(EvalHook(loader(), save_best="loss"))
     with pytest.raises(ConfigError, match="no work_dir to keep checkpoints in"):

@@ -5,15 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from devrun.errors import ConfigError, UnknownNameError
+from devrun.errors import ConfigError
 from devrun.models import (
     GPT,
-    LOSSES,
     MLP,
     ResNet,
     StepModule,
     VisionTransformer,
-    build_loss,
 )
 from tests.support.near import assert_near
 
@@ -198,12 +196,3 @@ def test_gpt_refuses_what_does_not_fit():
         GPT(n_embd=10, n_head=3)
     with pytest.raises(ConfigError, match="9 tokens for a GPT with block_size 8"):
         GPT(**TINY_GPT)(torch.zeros(1, 9, dtype=torch.long))
-
-
-def test_torch_losses_build_by_name():
-    for name in ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss", "L1Loss"):
-        assert type(build_loss({"type": name})) is getattr(nn, name)
-        assert LOSSES.get(name) is getattr(nn, name)
-    assert isinstance(build_loss("CrossEntropyLoss"), nn.CrossEntropyLoss)
-    with pytest.raises(UnknownNameError, match="did you mean 'CrossEntropyLoss'"):
-        build_loss("CrossEntropy")
