@@ -5,8 +5,6 @@ handlers and log handlers are put back after each test; files left in the reposi
 and process groups left open fail the test that left them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -5,8 +5,6 @@
 `nth`, operations are only counted.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,7 +1,5 @@
 """What hypothesis makes the tests' damaged and hostile inputs of."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 

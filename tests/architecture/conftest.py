@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,9 +47,7 @@ class Module:
         return list(_imports(self.tree, typing_only=False, in_function=False))
 
 
-def _imports(
-    node: ast.AST, *, typing_only: bool, in_function: bool
-) -> Iterator[Import]:
+def _imports(node, *, typing_only, in_function):
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             for alias in child.names:
@@ -72,7 +69,7 @@ def _imports(
             )
 
 
-def _read(*folders: str) -> list[Module]:
+def _read(*folders):
     return [
         Module(path)
         for folder in folders
@@ -81,17 +78,17 @@ def _read(*folders: str) -> list[Module]:
 
 
 @pytest.fixture(scope="session")
-def devrun_modules() -> list[Module]:
+def devrun_modules():
     """Every module of the package."""
     return _read("devrun")
 
 
 @pytest.fixture(scope="session")
-def modules() -> list[Module]:
+def modules():
     """Every module of the package and the tools."""
     return _read("devrun", "tools")
 
 
 @pytest.fixture(scope="session")
-def root() -> Path:
+def root():
     return ROOT

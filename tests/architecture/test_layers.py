@@ -1,7 +1,5 @@
 """Who may import whom: lower layers only, no circles, hardware behind one door."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -3,8 +3,6 @@
 They are what breaks with the next torch, so their list grows only on purpose.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 

@@ -1,7 +1,5 @@
 """A small model with an optimizer that has moments, and whole checkpoints of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings

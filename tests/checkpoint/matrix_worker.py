@@ -53,7 +53,7 @@ class Seen(Hook):
             self.state = map_tensors(torch.clone, state)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one, other):
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -63,7 +63,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def run(name: str, folder: Path, source: str | None, **saving: Any) -> dict[str, Any]:
+def run(name, folder, source, **saving):
     """Train to the end, from the checkpoint of `source` on if there is one."""
     strategy = name.partition("-")[2]
     model = gpt()
@@ -84,7 +84,7 @@ def run(name: str, folder: Path, source: str | None, **saving: Any) -> dict[str,
     return {"seen": seen.state, "weights": weights}
 
 
-def save(name: str, folder: Path, **saving: Any) -> Any:
+def save(name, folder, **saving):
     try:
         found = run(name, folder, None, **saving)
     except DevrunError as error:
@@ -94,7 +94,7 @@ def save(name: str, folder: Path, **saving: Any) -> Any:
     return "saved"
 
 
-def load(name: str, folder: Path, source: str) -> dict[str, Any]:
+def load(name, folder, source):
     found = run(name, folder, source)
     if not is_main():
         return {}
@@ -110,7 +110,7 @@ def load(name: str, folder: Path, source: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main():
     folder, name, what, *sources = sys.argv[1:]
     if not name.startswith("1-"):
         init_dist("pytorch", "gloo", timeout=60)

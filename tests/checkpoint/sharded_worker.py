@@ -4,12 +4,9 @@
 it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,11 +76,11 @@ class Sharded:
         }
 
 
-def whole(tree: Any) -> Any:
+def whole(tree):
     return map_tensors(lambda t: t.full_tensor() if is_spread(t) else t.clone(), tree)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one, other):
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -93,7 +90,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def same(path: Path, expected: dict[str, Any]) -> bool:
+def same(path, expected):
     """Whether a checkpoint has the weights and the optimizer's state, to the bit."""
     found = read_checkpoint(path)
     return all(
@@ -102,7 +99,7 @@ def same(path: Path, expected: dict[str, Any]) -> bool:
     )
 
 
-def failure_of(action: Any) -> str:
+def failure_of(action):
     try:
         action()
     except DevrunError as error:
@@ -111,7 +108,7 @@ def failure_of(action: Any) -> str:
 
 
 @contextmanager
-def failing(failpoint: str, *, rank: int) -> Iterator[None]:
+def failing(failpoint, *, rank):
     """The file operations of one rank fail."""
     names = [*failpoints.OPERATIONS.values()]
     before = {name: getattr(fileops, name) for name in names}
@@ -122,11 +119,11 @@ def failing(failpoint: str, *, rank: int) -> Iterator[None]:
         setattr(fileops, name, function)
 
 
-def put(root: Path, step: int, parts: dict[str, Any]) -> Path:
+def put(root, step, parts):
     return write_checkpoint(root, step_name(step), parts, {"step": step})
 
 
-def do_save(folder: Path) -> Any:
+def do_save(folder):
     """Saved in pieces, read whole."""
     run = Sharded()
     expected = whole(run.parts())
@@ -140,7 +137,7 @@ def do_save(folder: Path) -> Any:
     }
 
 
-def do_background(folder: Path) -> Any:
+def do_background(folder):
     """What is saved is the state of the call, whatever training does meanwhile."""
     run, writer, found = Sharded(), BackgroundWriter(), []
     for step in (1, 2):
@@ -153,7 +150,7 @@ def do_background(folder: Path) -> Any:
     return found
 
 
-def do_refused(folder: Path) -> Any:
+def do_refused(folder):
     """A file operation that fails, on each rank in turn."""
     run = Sharded()
     expected = whole(run.parts())
@@ -173,7 +170,7 @@ def do_refused(folder: Path) -> Any:
     }
 
 
-def do_refused_in_background(folder: Path) -> Any:
+def do_refused_in_background(folder):
     run, writer = Sharded(), BackgroundWriter()
     with failing("write:1:ENOSPC", rank=1):
         writer.save(folder, step_name(1), run.parts(), {"step": 1})
@@ -183,7 +180,7 @@ def do_refused_in_background(folder: Path) -> Any:
     return said, [info.step for info in list_checkpoints(folder)]
 
 
-def do_not_encodable(folder: Path) -> Any:
+def do_not_encodable(folder):
     """A value that only one rank cannot save: none of them writes or waits."""
     run = Sharded()
     parts = run.parts()
@@ -192,11 +189,11 @@ def do_not_encodable(folder: Path) -> Any:
     return failure_of(lambda: put(folder, 1, parts)), folder.exists()
 
 
-def do_no_room(folder: Path) -> Any:
+def do_no_room(folder):
     run = Sharded()
     real = fileops.reserve
 
-    def full(fd: int, size: int) -> None:
+    def full(fd, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     fileops.reserve = full
@@ -206,7 +203,7 @@ def do_no_room(folder: Path) -> Any:
         fileops.reserve = real
 
 
-def do_taken_name(folder: Path) -> Any:
+def do_taken_name(folder):
     """Something that is no checkpoint stands in the way."""
     if dist.get_rank() == 0:
         folder.mkdir()
@@ -216,7 +213,7 @@ def do_taken_name(folder: Path) -> Any:
     return failure_of(lambda: put(folder, 1, run.parts()))
 
 
-def do_not_shared(folder: Path) -> Any:
+def do_not_shared(folder):
     """Each process sees another directory under the name."""
     mine = folder / str(dist.get_rank())
     mine.mkdir(parents=True)
@@ -226,7 +223,7 @@ def do_not_shared(folder: Path) -> Any:
     return said, [path.name for path in mine.iterdir()]
 
 
-def killed(folder: Path, failpoint: str) -> None:
+def killed(folder, failpoint):
     """The last rank dies in the middle of a save; the others must end by themselves."""
     run = Sharded()
     put(folder, 1, run.parts())
@@ -239,7 +236,7 @@ def killed(folder: Path, failpoint: str) -> None:
         Path(folder, f"ended{dist.get_rank()}").write_text(str(error))
 
 
-def main() -> None:
+def main():
     folder = Path(sys.argv[1])
     dist.init_process_group("gloo")
     if len(sys.argv) > 2:

@@ -1,7 +1,5 @@
 """Saving in the background: a copy now, the same bytes later, failures told."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Every kind of damage is found before anything is used, and an older one serves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 
@@ -29,20 +27,6 @@ def test_a_symlinked_directory_is_no_checkpoint_of_the_root(pair, tmp_path):
     new.rename(tmp_path / "elsewhere")
     new.symlink_to(tmp_path / "elsewhere")
     assert find_latest(old.parent) == old
-
-
-def test_all_damaged_is_an_error_that_lists_each(pair):
-    old, new = pair
-    (old / "model.json").unlink()
-    (new / "MANIFEST.json").write_text("{")
-    with pytest.raises(CheckpointError, match="none of the 2 checkpoints") as caught:
-        find_latest(old.parent)
-    message = str(caught.value)
-    assert "model.json is missing" in message
-    assert "MANIFEST.json is damaged" in message
-    assert "\n" not in message
-    assert old.is_dir()
-    assert new.is_dir()
 
 
 def forged(path, **changes):

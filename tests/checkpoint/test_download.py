@@ -1,7 +1,5 @@
 """Weights from a server on this machine: allowed, checked, whole, never replaced."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import threading
@@ -76,16 +74,6 @@ def sha256(content):
 
 def files(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-
-def test_without_the_flag_nothing_is_asked_and_the_line_names_it(
-    server, cache, net, content
-):
-    server.pages["/a.pth"] = content
-    with pytest.raises(CheckpointError, match="give --allow-download") as caught:
-        load_checkpoint(net(), f"{server.address}/a.pth")
-    assert "\n" not in str(caught.value)
-    assert server.asked == [] and files(cache) == []
 
 
 def test_other_schemes_are_not_downloaded_even_then(net, tmp_path):

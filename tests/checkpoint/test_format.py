@@ -1,7 +1,5 @@
 """A checkpoint on disk: what is in the directory, and who else can read it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -160,14 +158,6 @@ def test_unfit_meta_is_refused_before_anything_is_written(tmp_path, meta, reason
     with pytest.raises(CheckpointError, match=reason):
         write_checkpoint(tmp_path, "x", {"model": {}}, meta)
     assert os.listdir(tmp_path) == []
-
-
-def test_a_missing_checkpoint_names_the_nearest_and_is_a_missing_file(save, tmp_path):
-    save(1)
-    with pytest.raises(FileNotFoundError, match=f"did you mean '{step_name(1)}'"):
-        read_checkpoint(tmp_path / "checkpoints" / step_name(2))
-    with pytest.raises(CheckpointError, match="there is no directory"):
-        read_checkpoint(tmp_path / "nowhere" / "x")
 
 
 def test_a_root_that_is_a_file_is_one_line(tmp_path):

@@ -1,7 +1,5 @@
 """Weights of other packages' models into ours and back, by what their keys are."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

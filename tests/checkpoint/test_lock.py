@@ -1,7 +1,5 @@
 """`run.lock`: one run in a directory, and no trouble from one that died."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

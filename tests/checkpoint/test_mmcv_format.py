@@ -1,7 +1,5 @@
 """Runner checkpoints in MMCV's layout, in both directions."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -5,8 +5,6 @@ A release with a new format puts its own in their place:
 and the state of the optimizer are in those of two processes.)
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Optimizer state belongs to names: order may change, what does not fit is said."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,8 +1,6 @@
 """Weights between devrun's models and those of the packages that are installed: the
 same image gives the same logits."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

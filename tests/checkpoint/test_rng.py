@@ -1,7 +1,5 @@
 """The host's random streams go on exactly where they were saved."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints that three processes write together, each its own pieces."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged and hostile files of shards: refused in one line, nothing in them is run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -4,8 +4,6 @@ The same weights and the same state of the optimizer, to the bit; and the update
 it sees the same samples, so that the weights stay close to those of the run that saved.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights from every kind of file, with a report of what does not fit."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

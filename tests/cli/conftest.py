@@ -1,7 +1,5 @@
 """A small run on made-up data, as a config file."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,15 +1,12 @@
 """An argument that its constructor refuses: one line with its file, line and key."""
 
-from __future__ import annotations
-
-import copy
-
 import pytest
 import yaml
 
 from devrun.config import Config
 from devrun.config.tree import where
 from tests.cli.conftest import CONFIG, one_error
+from tests.support.configs import changed
 
 BUCKETS = {"pad": {"0": 0}}
 HPU = {"type": "hpu", "emulate": True}
@@ -80,30 +77,15 @@ WRONG = [
 ]
 
 
-def changed(key, value):
-    """The small config with `value` at `key`, which may be in lists not there yet."""
-    cfg = copy.deepcopy(CONFIG)
-    if "pipeline" in key:
-        cfg["data"]["train"] = {"type": "DigitsDataset"}
-    if key.startswith("runner."):
-        cfg["device"] = IPU
-    node = cfg
-    *above, last = key.split(".")
-    for part in above:
-        if last == "0" and part == above[-1]:
-            node = node.setdefault(part, [None])
-        else:
-            node = node.setdefault(part, {})
-    node[int(last) if last == "0" else last] = value
-    return cfg
-
-
 @pytest.mark.parametrize(
     ("key", "value", "rest"), WRONG, ids=[key + rest for key, _, rest in WRONG]
 )
 def test_a_refused_argument_is_shown_where_it_stands(key, value, rest, train, tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text(yaml.safe_dump(changed(key, value), sort_keys=False))
+    more = {"data.train": {"type": "DigitsDataset"}} if "pipeline" in key else {}
+    more |= {"device": IPU} if key.startswith("runner.") else {}
+    more |= {key[:-2]: [value]} if key.endswith(".0") else {key: value}
+    path.write_text(yaml.safe_dump(changed(CONFIG, more), sort_keys=False))
     node = Config.fromfile(path)
     *above, last = [int(p) if p == "0" else p for p in (key + rest).split(".")]
     for part in above:

@@ -1,7 +1,5 @@
 """Labels, lengths, losses and last batches that training cannot use: one line each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -65,7 +63,7 @@ def registered():
         del registry.module_dict[part.__name__]
 
 
-def data(kind: str = "fine", **more) -> dict:
+def data(kind="fine", **more):
     return {"samples_per_gpu": 8, "train": {"type": "Labelled", "kind": kind, **more}}
 
 

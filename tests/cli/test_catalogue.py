@@ -1,7 +1,5 @@
 """What there is, what a key or a type means, and the config as it is used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Going on with another config: shown, and refused where it would be another run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

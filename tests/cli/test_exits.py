@@ -4,13 +4,13 @@ import os
 import pytest
 
 from devrun import errors
-from devrun.cli.exits import Session, guarded, status_of
+from devrun.cli.exits import guarded, status_of
 
 
 def ending(capsys, error, **session):
     """Status and stderr of a command that raises `error`."""
 
-    def run(found: Session) -> int:
+    def run(found):
         for name, value in session.items():
             setattr(found, name, value)
         raise error
@@ -39,18 +39,6 @@ def test_each_error_has_its_status_and_one_line(capsys, error, status):
     assert text == f"devrun: error: {error}\n"
 
 
-def test_a_defect_leaves_its_traceback_in_the_log_file(capsys, tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text("before\n")
-    status, text = ending(capsys, ZeroDivisionError("oops"), log_file=log)
-    assert status == 1
-    assert text.count("\n") == 1
-    assert "ZeroDivisionError: oops" in text
-    assert str(log) in text
-    assert log.read_text().startswith("before\n")
-    assert "Traceback (most recent call last)" in log.read_text()
-
-
 @pytest.mark.parametrize("session", [{}, {"log_file": "."}])
 def test_a_defect_whose_log_file_is_not_there_or_cannot_be_written_leaves_another(
     capsys, tmp_path, monkeypatch, session
@@ -63,14 +51,6 @@ def test_a_defect_whose_log_file_is_not_there_or_cannot_be_written_leaves_anothe
     assert "Traceback (most recent call last)" not in text
     (found,) = tmp_path.glob("devrun-*.log")
     assert "Traceback (most recent call last)" in found.read_text()
-
-
-def test_the_record_is_told_of_the_failure(capsys):
-    told = []
-    ending(
-        capsys, errors.DataError("bad"), on_failure=[lambda *args: told.append(args)]
-    )
-    assert told == [(4, "bad")]
 
 
 def test_memory_that_ran_out_has_its_own_status():
@@ -97,9 +77,3 @@ def test_ctrl_c_outside_a_run_is_130(capsys):
     status, text = ending(capsys, KeyboardInterrupt())
     assert status == 130
     assert text == "devrun: interrupted: by Ctrl-C\n"
-
-
-def test_a_stopped_run_is_interrupted_and_no_error(capsys):
-    status, text = ending(capsys, errors.RunInterrupted("saved; start it again", 75))
-    assert status == 75
-    assert text == "devrun: interrupted: saved; start it again\n"

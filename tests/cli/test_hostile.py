@@ -3,8 +3,6 @@
 What they would run leaves the file PWNED. Each is refused with status 2 and one line.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pickle

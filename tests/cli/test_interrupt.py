@@ -31,7 +31,7 @@ def ended(process):
 
 @pytest.mark.parametrize(
     ("name", "status", "interval"),
-    [("SIGTERM", 75, 100000), ("SIGINT", 130, 100000), ("SIGTERM", 75, 1)],
+    [("SIGTERM", 75, 100000), ("SIGINT", 130, 100000), ("SIGUSR1", 75, 1)],
 )
 def test_a_signal_saves_and_the_run_goes_on_later(
     config, train, name, status, interval

@@ -94,11 +94,6 @@ def test_sys_exit_in_the_code_of_a_run_is_a_failure(
     assert "SystemExit" in log.read_text()
 
 
-def test_help_and_wrong_flags_still_end_by_themselves(train, capsys):
-    assert train("--help")[0] == 0
-    assert train("--no-such-flag")[0] == 2
-
-
 def test_a_data_worker_that_leaves_is_no_end_either(train, config, monkeypatch):
     monkeypatch.setitem(at, "place", "sample")
     data = {

@@ -1,7 +1,5 @@
 """What `devrun train` says of updates left out and of weights that are not finite."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.conftest import logged, record

@@ -1,7 +1,5 @@
 """Flags with which a training is tried, as Lightning's Trainer has them."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """The flags and scripts of MMCV's tools."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

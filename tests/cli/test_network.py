@@ -1,7 +1,5 @@
 """What a config names opens no connection while it is built, unless allowed."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 import urllib.request

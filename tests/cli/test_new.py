@@ -1,7 +1,5 @@
 """A new project trains at once, and passes its own test."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shlex

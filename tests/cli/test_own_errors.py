@@ -1,8 +1,6 @@
 """An exception of the user's own code: its file and line in the one line that a command
 ends with, and in `run.json`; its traceback in the log."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -100,13 +98,13 @@ LINE = SOURCE.splitlines().index("    return undefined_name  # every one ends he
 SAMPLES = {"type": "SyntheticClassification", "num_samples": 16}
 
 
-def data(name: str = "", **options) -> dict:
+def data(name="", **options):
     train = {"type": name} if name else SAMPLES
     return {"data": {"samples_per_gpu": 8, "train": train, "val": SAMPLES, **options}}
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def _module(tmp_path, monkeypatch):
     (tmp_path / "dr_faulty.py").write_text(SOURCE)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(trust, "_opened", set())

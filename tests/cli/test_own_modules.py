@@ -1,8 +1,6 @@
 """`--import`, `--allow-factory` and `custom_imports`: the user's own code, and whose
 folders are looked through."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -111,12 +109,6 @@ def test_without_the_flag_nothing_of_the_folder_is_found(beside, train):
         assert (status, len(text.splitlines())) == (2, 1)
         assert "dr_other" in text
     assert not Path("ran").exists()
-
-
-def test_a_trusted_config_finds_its_modules(beside, train):
-    cfg = beside(**HOOK, custom_imports={"imports": ["dr_own"]})
-    status, _, text = train(cfg, "--trust-config", "--dry-run")
-    assert status == 0, text
 
 
 @pytest.mark.parametrize(

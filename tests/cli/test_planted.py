@@ -1,7 +1,5 @@
 """What a config names, or a work_dir holds, leads the files of a run nowhere else."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

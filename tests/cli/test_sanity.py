@@ -1,7 +1,5 @@
 """Two batches of the evaluation are tried before a new run's first update."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

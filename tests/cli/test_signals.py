@@ -46,27 +46,6 @@ def test_the_handlers_of_before_come_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize(
-    ("name", "saved", "code"),
-    [
-        ("SIGTERM", "out/step-3", 75),
-        ("SIGUSR1", "out/step-3", 75),
-        ("SIGINT", "out/step-3", 130),
-        ("SIGTERM", None, 143),
-        ("SIGINT", None, 130),
-    ],
-)
-def test_the_status_says_whether_to_start_again(name, saved, code, capfd):
-    with StopSignals() as signals:
-        signals.attach(Loop())
-        signal.raise_signal(signal.Signals[name])
-        stop = signals.interruption("1 epochs and 3 iterations", saved)
-    assert stop.exit_code == code
-    assert "3 iterations" in str(stop)
-    assert (saved or "nothing saved") in str(stop)
-    capfd.readouterr()
-
-
 SECOND = """
 import multiprocessing, signal, time
 from devrun.cli.signals import StopSignals

@@ -1,7 +1,5 @@
 """A run for each combination of values, of which those that are done stay."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -96,15 +96,6 @@ def test_what_is_no_checkpoint_is_refused_without_wrong_advice(
     assert "--allow-pickle" not in line
 
 
-@pytest.mark.parametrize("value", ["^a", [["^a"]], [["a", "\\2"]]])
-def test_wrong_revisions_are_refused_with_their_place(config, train, value):
-    status, _, err = train(config(revise_keys=value), "--work-dir", "run")
-    assert status == 2
-    assert "small.yaml" in err
-    assert "revise_keys: " in err
-    assert err.count("\n") == 1
-
-
 def test_a_file_for_the_results_that_cannot_be_written_is_told_at_once(
     config, capsys, tmp_path
 ):

@@ -197,11 +197,6 @@ def test_what_cannot_be_is_one_line(config, train, words, changes, status, said)
     assert words or status != 2 or "small.yaml:" in text
 
 
-def test_labels_out_of_range_name_the_sample(config, train):
-    model = {"type": "MLP", "in_features": 16, "num_classes": 3}
-    assert "sample" in one_error(train(config(model=model)), 2)
-
-
 def test_a_first_hook_and_another_optimizer_from_the_command_line(config, train):
     hook = "custom_hooks=[{type: EMAHook, momentum: 0.1}]"
     other = "optimizer={_delete_: true, type: AdamW, weight_decay: 0.1}"

@@ -1,7 +1,5 @@
 """Weights by flags: renamed, downloaded, and written in another package's layout."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import threading

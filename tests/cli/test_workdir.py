@@ -1,14 +1,7 @@
-import os
-
 import pytest
 
 from devrun.cli.workdir import choose_work_dir, holds_run
 from devrun.errors import ConfigError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp(tmp_path):
-    os.chdir(tmp_path)
 
 
 def a_run_in(path):

@@ -1,7 +1,5 @@
 """Writing small config files, and the one line that refuses a wrong one."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

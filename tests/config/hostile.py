@@ -3,8 +3,6 @@
 The first file is the configuration. Each was, or is akin to, a way past a limit.
 """
 
-from __future__ import annotations
-
 _PYTHON = {
     # Widths and precisions
     "width of format": "a = ['{:>٩٩٩٩٩٩٩٩}'.format(1) for i in range(5)]",

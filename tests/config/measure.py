@@ -4,8 +4,6 @@ A process of its own, which imports nothing but the reader, forks for each input
 one input costs is what its child used, and an input that kills the reader is told.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

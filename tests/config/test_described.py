@@ -1,7 +1,5 @@
 """The meanings of keys, and the JSON schema: the table of `check_config` again."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,7 +4,7 @@ import pytest
 
 from devrun.config import Config, check_config
 from devrun.errors import ConfigError
-from devrun.redact import MASK, is_secret_key
+from devrun.redact import MASK
 
 
 @pytest.fixture(autouse=True)
@@ -53,21 +53,6 @@ def test_wrong_references_are_refused_with_their_place(refusal, written, reason)
     assert reason in refusal(f"a:\n  b: '{written}'\n", "c.yaml")
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "cls_token", "num_tokens", "tokenizer", "token_dim", "tokens", "max_tokens",
-        "pad_token", "eos_token", "mask_token", "with_cls_token", "class_token",
-        "special_tokens", "token_type", "key_dim", "img_key", "sort_keys", "keypoints",
-        "query_key", "monkey", "author", "author_name", "compass", "bypass",
-        "secretary_len", "num_keys", "key", "output_cls_token", "tokenize", "authors",
-        "", 3,
-    ],
-)  # fmt: skip
-def test_keys_of_models_are_no_secrets(key):
-    assert not is_secret_key(key)
-
-
 SECRET = "s3cr3t-value"
 HIDING = f"""\
 password: {SECRET}
@@ -113,20 +98,6 @@ def test_a_masked_secret_is_not_trained_with(load):
         ConfigError, match=r"c.yaml:1: .*hooks.0.api_key: the secret was"
     ):
         check_config(cfg)
-
-
-def test_messages_do_not_show_secrets(load, refusal):
-    cfg = load("log_config: {password: hunter2}\napi_key: hunter2\n", "c.yaml")
-    for change in (
-        lambda: check_config(cfg),
-        lambda: cfg.merge_from_dict({"api_key.x": 1}),
-        lambda: cfg.merge_from_dict({"token": "hunter2", "token.x": 1}),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            change()
-        assert "hunter2" not in str(caught.value)
-    assert "hunter2" not in refusal("password = 'hunter2' + 1\n")
-    assert "hunter2" not in refusal("a = dict(api_key=f('hunter2'))\n")
 
 
 def test_a_large_variable_is_paid_for_at_each_reference(tmp_path, monkeypatch):

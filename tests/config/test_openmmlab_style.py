@@ -191,19 +191,6 @@ def test_it_loads_passes_the_check_and_survives_a_dump(configs, name, tmp_path):
     check_config(again)
 
 
-def test_the_published_cifar_recipe(configs):
-    cfg = configs("resnet/resnet18_8xb16_cifar10.py")
-    assert cfg.model.backbone.out_indices == (3,)
-    assert cfg.data.train.pipeline[2] == {
-        "type": "Normalize",
-        "mean": [125.307, 122.961, 113.8575],
-        "std": [51.5865, 50.847, 51.255],
-        "to_rgb": False,
-    }
-    assert cfg.workflow == [("train", 1)]
-    assert cfg.runner.max_epochs == 200
-
-
 def test_a_child_of_the_recipe(configs):
     cfg = configs("resnet/resnet50_8xb16_mixup_cifar10.py")
     assert cfg.model.backbone == {

@@ -1,6 +1,3 @@
-import copy
-import pickle
-
 import pytest
 
 from devrun.config import ConfigDict, where
@@ -36,18 +33,6 @@ def test_a_missing_key_says_where_its_dict_is(load):
     cfg = load("a = 1\nmodel = dict(\n    type='Net')\n")
     with pytest.raises(ConfigError, match=r"^cfg.py:2: model: no key 'typo'"):
         cfg.model.pop("typo")
-
-
-@pytest.mark.parametrize(
-    "clone", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
-)
-def test_clones_are_equal_and_independent(load, clone):
-    cfg = load("model = dict(type='Net', blocks=[dict(depth=1)])")
-    cloned = clone(cfg.model)
-    assert cloned == cfg.model
-    assert where(cloned.blocks[0], "depth") == where(cfg.model.blocks[0], "depth")
-    cloned.blocks[0].depth = 9
-    assert cfg.model.blocks[0].depth == 1
 
 
 def test_a_shallow_copy_shares_what_is_inside(tree):

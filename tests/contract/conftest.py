@@ -1,7 +1,5 @@
 """Where the adapters that are tested here come from."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Those that change torch for their process have one of their own: tests/hpu runs it.
 """
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """A fault in any method of an adapter is caught by the conformance suite."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from dataclasses import replace

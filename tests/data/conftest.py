@@ -1,15 +1,11 @@
 """What several tests of data read."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """5 cats and 5 dogs, of noise, 14 pixels wide and 12 high."""
     image = pytest.importorskip("PIL.Image")
     torch.manual_seed(3)

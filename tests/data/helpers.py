@@ -1,7 +1,5 @@
 """Data sets of the tests; at module level, so that workers can have them."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -88,7 +86,7 @@ class Numbers(IterableDataset[int]):
         return iter(range(self.count))
 
 
-def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLoader:
+def prepared(dataset, *, accumulate=1, **options):
     """A resumable loader, as an adapter makes it, with seed 7."""
     keywords = {
         name: options.pop(name)
@@ -101,7 +99,7 @@ def prepared(dataset: Any, *, accumulate: int = 1, **options: Any) -> PreparedLo
     return PreparedLoader(spec, accumulate=accumulate)
 
 
-def read(loader: PreparedLoader, epoch: int, start: int = 0) -> list[Any]:
+def read(loader, epoch, start=0):
     """The items of `epoch` from update `start` on."""
     loader.set_epoch(epoch)
     loader.start_at(start)

@@ -1,7 +1,5 @@
 """What each process does for test_streaming.py; run as a script."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -39,7 +37,7 @@ class Seen(Hook):
         self.batches.append(runner.data_batch.tolist())
 
 
-def counted(run: Any, data: Any) -> list[int]:
+def counted(run, data):
     """How many samples all processes evaluate, and their sum."""
     loader = run.session.loader(DataLoader(data, batch_size=3), training=False)
     mine = [value for batch in loader for value in batch.tolist()]
@@ -47,7 +45,7 @@ def counted(run: Any, data: Any) -> list[int]:
     return [len(every), sum(every)]
 
 
-def main(folder: Path, files: str, source: str) -> None:
+def main(folder, files, source):
     if "RANK" in os.environ:
         init_dist("pytorch", "gloo", timeout=60)
     rank = os.environ.get("RANK", "0")

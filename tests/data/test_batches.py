@@ -1,7 +1,5 @@
 """Samples that are read a batch at a time, and workers that are there before a step."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from typing import Any
@@ -37,7 +35,7 @@ class InBatches(Dataset[int]):
 
 
 @pytest.mark.parametrize("torchs_own", [False, True])
-def test_a_subset_reads_the_batches_of_its_data_set(torchs_own: bool) -> None:
+def test_a_subset_reads_the_batches_of_its_data_set(torchs_own):
     inner = InBatches(5, 8)
     some = Subset(inner, range(1, 8))
     if torchs_own:
@@ -52,16 +50,14 @@ class OneByOne(TensorDataset):
     """Is not read at once, as it might do anything."""
 
 
-def tensors(kind: Any) -> Any:
+def tensors(kind):
     torch.manual_seed(0)
     images = torch.randn(24, 3, 4, 4).to(memory_format=torch.channels_last)
     return kind(torch.randn(24, 3), torch.arange(24)), kind(images, torch.arange(24))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_tensors_are_read_at_once_with_the_same_bits(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_are_read_at_once_with_the_same_bits(workers, monkeypatch):
     chosen = list(range(23, -1, -1))
     wanted = [
         read(prepared(Subset(data, chosen), shuffle=True), 1)
@@ -78,7 +74,7 @@ def test_tensors_are_read_at_once_with_the_same_bits(
     assert torch.equal(own[0][1][0], found[0][0][1])
 
 
-def alike(found: list[Any], wanted: list[Any]) -> bool:
+def alike(found, wanted):
     return all(
         one.dtype == other.dtype
         and one.stride() == other.stride()
@@ -116,7 +112,7 @@ class Compiles(nn.Module):
         return self.net(x)
 
 
-def test_workers_read_ahead_while_the_first_step_compiles() -> None:
+def test_workers_read_ahead_while_the_first_step_compiles():
     data = Counted()
     run = runner(False, 1, model=Compiles(data))
     run.run([DataLoader(data, batch_size=4, num_workers=1)])

@@ -1,7 +1,5 @@
 """Loaders of variable-length samples: padded to few shapes, otherwise as they were."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections import UserDict, namedtuple
@@ -61,20 +59,20 @@ class As(Sentences):
         return self.form(sample["ids"], index)
 
 
-def loader_of(dataset: Any = None, batch_size: int = 4, **options: Any) -> Any:
+def loader_of(dataset=None, batch_size=4, **options):
     dataset = Sentences() if dataset is None else dataset
     return DataLoader(dataset, batch_size=batch_size, **options)
 
 
-def resumable(loader: Any, **options: Any) -> PreparedLoader:
+def resumable(loader, **options):
     return PreparedLoader(LoaderSpec.of(loader, seed=7, **options))
 
 
-def lengths_in(batches: Any, key: str = "ids") -> set[int]:
+def lengths_in(batches, key="ids"):
     return {batch[key].shape[1] for batch in batches}
 
 
-def test_batches_have_few_shapes_and_the_same_samples() -> None:
+def test_batches_have_few_shapes_and_the_same_samples():
     batches = list(bucketed(loader_of(), pad=PAD, num=3))
     assert len(lengths_in(batches)) == 3
     assert torch.cat([batch["index"] for batch in batches]).tolist() == [*range(61)]
@@ -101,7 +99,7 @@ def test_batches_have_few_shapes_and_the_same_samples() -> None:
     ],
     ids="tuple list namedtuple array numbers tensor bare-array".split(),
 )
-def test_samples_of_any_form(form: Any, keys: Any, part: Any) -> None:
+def test_samples_of_any_form(form, keys, part):
     loader = bucketed(loader_of(As(form)), pad=keys, sizes=[20, 30])
     batches = [part(batch) for batch in loader]
     assert {tuple(b.shape) for b in batches} == {(4, 20), (4, 30)}
@@ -109,7 +107,7 @@ def test_samples_of_any_form(form: Any, keys: Any, part: Any) -> None:
     assert lengths == As(form).all
 
 
-def test_the_dimension_may_be_the_last() -> None:
+def test_the_dimension_may_be_the_last():
     data = As(lambda ids, i: {"x": ids.float().expand(3, -1), "y": ids})
     loader = bucketed(loader_of(data), pad={"x": 1.5, "y": 0}, dim=-1, sizes=[40])
     batch = next(iter(loader))
@@ -117,8 +115,8 @@ def test_the_dimension_may_be_the_last() -> None:
     assert (batch["x"][0, :, data.all[0] :] == 1.5).all()
 
 
-def test_what_pads_by_itself_is_padded_further() -> None:
-    def collate(samples: list[Any]) -> Any:  # as Hugging Face's collators
+def test_what_pads_by_itself_is_padded_further():
+    def collate(samples):  # as Hugging Face's collators
         ids = pad_sequence([sample["ids"] for sample in samples], batch_first=True)
         return UserDict(ids=ids, mask=(ids > 0).long())
 
@@ -136,7 +134,7 @@ def test_what_pads_by_itself_is_padded_further() -> None:
         assert after["mask"].sum() == before["mask"].sum()
 
 
-def test_a_collator_of_hugging_face_with_its_tokenizer() -> None:
+def test_a_collator_of_hugging_face_with_its_tokenizer():
     pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
@@ -154,12 +152,12 @@ def test_a_collator_of_hugging_face_with_its_tokenizer() -> None:
     assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
 
 
-def test_without_buckets_the_longest_sample_of_a_batch_decides() -> None:
+def test_without_buckets_the_longest_sample_of_a_batch_decides():
     longest = bucketed(loader_of(), pad=PAD, sizes="longest", multiple_of=8)
     assert lengths_in(longest) <= {8, 16, 24, 32}
 
 
-def test_what_is_too_long_is_refused_in_one_line() -> None:
+def test_what_is_too_long_is_refused_in_one_line():
     told = r"sample of length \d\d is above .* 16: cut it"
     with pytest.raises(DataError, match=told):
         bucketed(loader_of(), pad=PAD, sizes=[8, 16])
@@ -169,7 +167,7 @@ def test_what_is_too_long_is_refused_in_one_line() -> None:
         list(unseen)
 
 
-def test_known_lengths_spare_the_reading() -> None:
+def test_known_lengths_spare_the_reading():
     class Unread(Sentences):
         def __getitem__(self, index: int) -> Any:
             raise AssertionError("read")
@@ -184,7 +182,7 @@ def test_known_lengths_spare_the_reading() -> None:
         bucketed(loader_of(TorchConcat([known])), pad=PAD)
 
 
-def test_an_iterable_data_set_needs_a_list() -> None:
+def test_an_iterable_data_set_needs_a_list():
     with pytest.raises(ConfigError, match="give sizes as a list"):
         bucketed(DataLoader(Numbers(4)), pad=0)
     collate = lambda numbers: torch.ones(len(numbers), len(numbers))  # noqa: E731
@@ -194,8 +192,8 @@ def test_an_iterable_data_set_needs_a_list() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_any_start_in_any_epoch_is_exact(workers: int) -> None:
-    def fresh(number: int) -> PreparedLoader:
+def test_any_start_in_any_epoch_is_exact(workers):
+    def fresh(number):
         buckets = {"pad": PAD, "num": 3}
         return resumable(build_dataloader(Sentences(), 4, number, buckets=buckets))
 
@@ -210,14 +208,14 @@ def test_any_start_in_any_epoch_is_exact(workers: int) -> None:
     loader.close()
 
 
-def chosen(lengths: list[int], **options: Any) -> list[int]:
+def chosen(lengths, **options):
     """The sizes chosen for batches of one sample each."""
     samples: Any = [torch.ones(length) for length in lengths]
     loader = bucketed(DataLoader(samples), pad=0, **options)
     return list(loader.collate_fn.buckets.sizes)  # type: ignore[attr-defined]
 
 
-def test_sizes_are_quantiles_and_multiples() -> None:
+def test_sizes_are_quantiles_and_multiples():
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(1, 60, (300,), generator=generator).tolist()
     sizes = chosen(lengths, num=4)
@@ -232,7 +230,7 @@ SET = {"type": "TextParagraphs", "block_size": 64, "max_bytes": 6_000}
 SPEC = {"pad": {"input_ids": 0, "labels": -100}}
 
 
-def test_a_config_pads_every_loader() -> None:
+def test_a_config_pads_every_loader():
     data = {"batch_size": 4, "train": SET, "val": SET}
     before = copy.deepcopy(data | {"buckets": SPEC})
     given = copy.deepcopy(before)
@@ -257,13 +255,13 @@ def test_a_config_pads_every_loader() -> None:
         ({**SPEC, "num": 0}, "num must be an int of at least 1"),
     ],
 )
-def test_a_mistake_is_one_line(spec: Any, told: str) -> None:
+def test_a_mistake_is_one_line(spec, told):
     with pytest.raises(ConfigError, match=told) as failure:
         next(iter(build_loaders({"buckets": spec, "train": SET}, ["train"])["train"]))
     assert "\n" not in str(failure.value)
 
 
-def test_the_document_has_every_argument() -> None:
+def test_the_document_has_every_argument():
     rows = table("docs/bucketing.md", "argument", "meaning")
     arguments = list(inspect.signature(bucketed).parameters)
     assert ["loader", *(codes(row[0])[0] for row in rows)] == arguments

@@ -1,7 +1,5 @@
 """The `data` section of a config becomes loaders, in MMCV's words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -15,13 +13,13 @@ from torch.utils.data import (
 
 from devrun.data import build_dataloader, build_dataset, build_loaders
 from devrun.data.transforms import Compose
-from devrun.errors import ConfigError, DataError, UnknownNameError
+from devrun.errors import ConfigError
 from tests.data.helpers import Draws
 
 SET = {"type": "SyntheticClassification", "num_samples": 20}
 
 
-def section(**more: Any) -> dict[str, Any]:
+def section(**more):
     return {
         "samples_per_gpu": 4,
         "workers_per_gpu": 0,
@@ -31,14 +29,14 @@ def section(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_train_shuffles_and_val_does_not() -> None:
+def test_train_shuffles_and_val_does_not():
     train, val = build_loaders(section(drop_last=True)).values()
     assert isinstance(train.sampler, RandomSampler)
     assert isinstance(val.sampler, SequentialSampler)
     assert (train.batch_size, train.drop_last, val.drop_last) == (4, True, False)
 
 
-def test_sections_of_a_loader_override_the_common_keys() -> None:
+def test_sections_of_a_loader_override_the_common_keys():
     data = section(
         train_dataloader={"samples_per_gpu": 5, "shuffle": False},
         val_dataloader={"samples_per_gpu": 10, "drop_last": True},
@@ -48,13 +46,13 @@ def test_sections_of_a_loader_override_the_common_keys() -> None:
     assert (val.batch_size, val.drop_last) == (10, True)
 
 
-def test_torchs_names_of_the_two_sizes_are_taken_too() -> None:
+def test_torchs_names_of_the_two_sizes_are_taken_too():
     data = {"batch_size": 3, "num_workers": 1, "train": SET}
     loader = build_loaders({**data, "train_dataloader": {"num_workers": 0}}, ["train"])
     assert (loader["train"].batch_size, loader["train"].num_workers) == (3, 0)
 
 
-def test_a_data_set_that_is_not_there_is_named() -> None:
+def test_a_data_set_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"no data set in data\.val"):
         build_loaders({"samples_per_gpu": 4, "train": SET})
     with pytest.raises(ConfigError, match="did you mean 'train'"):
@@ -71,17 +69,12 @@ def test_a_data_set_that_is_not_there_is_named() -> None:
         ({"samples_per_gpu": "4"}, "samples_per_gpu must be an int"),
     ],
 )
-def test_what_cannot_be_used_is_told(more: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_used_is_told(more, told):
     with pytest.raises(ConfigError, match=told):
         build_loaders(section(**more))
 
 
-def test_an_empty_data_set_is_told() -> None:
-    with pytest.raises(DataError, match="SyntheticClassification is empty"):
-        build_loaders(section(train={**SET, "num_samples": 0}))
-
-
-def test_a_data_set_without_a_length_is_told_what_to_do() -> None:
+def test_a_data_set_without_a_length_is_told_what_to_do():
     class Endless(Dataset[int]):
         def __getitem__(self, index: int) -> int:
             return index
@@ -90,7 +83,7 @@ def test_a_data_set_without_a_length_is_told_what_to_do() -> None:
         build_dataloader(Endless(), 2)
 
 
-def test_a_sampler_comes_by_dotted_path() -> None:
+def test_a_sampler_comes_by_dotted_path():
     cfg = {
         "type": "torch.utils.data.WeightedRandomSampler",
         "weights": [1.0, 0.0],
@@ -101,19 +94,14 @@ def test_a_sampler_comes_by_dotted_path() -> None:
     assert next(iter(loader))[:, 0].tolist() == [0] * 6
 
 
-def test_a_sampler_is_told_of_the_data_set() -> None:
+def test_a_sampler_is_told_of_the_data_set():
     cfg = {"type": "torch.utils.data.distributed.DistributedSampler", "shuffle": False}
     assert len(build_dataloader(Draws(), 4, sampler_cfg=cfg)) == 10
 
 
-def test_anything_but_a_sampler_is_refused() -> None:
+def test_anything_but_a_sampler_is_refused():
     with pytest.raises(ConfigError, match="cannot be the type of a sampler"):
         build_dataloader(Draws(), sampler_cfg={"type": "torch.nn.Linear"})
-
-
-def test_an_unknown_data_set_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'DigitsDataset'"):
-        build_dataset({"type": "DigitDataset"})
 
 
 class Kept(Dataset[Any]):
@@ -124,7 +112,7 @@ class Kept(Dataset[Any]):
         return 1
 
 
-def test_an_own_data_set_gets_its_pipeline_as_a_function() -> None:
+def test_an_own_data_set_gets_its_pipeline_as_a_function():
     listed = [{"type": "Normalize", "mean": [1.0], "std": [2.0]}]
     made = build_dataset({"type": Kept, "pipeline": listed}).pipeline
     assert made(torch.full((1, 2, 2), 5.0)).unique() == 2.0
@@ -133,6 +121,6 @@ def test_an_own_data_set_gets_its_pipeline_as_a_function() -> None:
     assert listed[0]["type"] == "Normalize"
 
 
-def test_a_pipeline_of_another_registry_stays_as_it_is() -> None:
+def test_a_pipeline_of_another_registry_stays_as_it_is():
     listed = [{"type": "LoadMyself"}]
     assert build_dataset({"type": Kept, "pipeline": listed}).pipeline == listed

@@ -1,11 +1,8 @@
 """Every shipped config loads, and reads data in the format that it names."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +48,7 @@ VARYING = [name for name, (_, shape) in EXPECTED.items() if shape is None]
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(tmp_path, monkeypatch):
     """A few samples under `data/`, in the layouts of the configs."""
     image_module = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
@@ -81,7 +78,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_no_evaluation_squashes_an_image(name: str) -> None:
+def test_no_evaluation_squashes_an_image(name):
     cfg = Config.fromfile(ROOT / name)
     sizes = [
         step["size"]
@@ -91,7 +88,7 @@ def test_no_evaluation_squashes_an_image(name: str) -> None:
     assert all(isinstance(size, int) for size in sizes)
 
 
-def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published() -> None:
+def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published():
     image_module = pytest.importorskip("PIL.Image")
     pytest.importorskip("torchvision")
     cfg = Config.fromfile(
@@ -107,19 +104,19 @@ def test_the_vit_is_evaluated_on_the_middle_of_an_image_as_published() -> None:
 
 
 @pytest.mark.parametrize("name", [*EXPECTED, *FOREIGN])
-def test_the_head_names_the_recipe_and_lists_what_differs(name: str) -> None:
+def test_the_head_names_the_recipe_and_lists_what_differs(name):
     lines = (ROOT / name).read_text().splitlines()
     head = "\n".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
     recipe = "# Recipe: " in head and "Differences:\n# - " in head
     assert recipe != ("# No published recipe: " in head)
 
 
-def test_the_list_is_complete() -> None:
+def test_the_list_is_complete():
     assert list(EXPECTED) == CONFIGS
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_model_has_the_published_size(name: str) -> None:
+def test_the_model_has_the_published_size(name):
     cfg = Config.fromfile(ROOT / name)
     with torch.device("meta"):
         model = build_model(cfg.model)
@@ -129,7 +126,7 @@ def test_the_model_has_the_published_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_data_have_the_shape_that_the_model_takes(name: str, data: Path) -> None:
+def test_the_data_have_the_shape_that_the_model_takes(name, data):
     cfg = Config.fromfile(ROOT / name)
     if cfg.data.train.type == "ImageFolder":
         pytest.importorskip("torchvision")
@@ -142,7 +139,7 @@ def test_the_data_have_the_shape_that_the_model_takes(name: str, data: Path) -> 
         assert len(samples) <= loader.batch_size
 
 
-def no_workers(data: Any) -> dict[str, Any]:
+def no_workers(data):
     return {
         key: {**value, "workers_per_gpu": 0}
         for key, value in data.items()
@@ -151,9 +148,7 @@ def no_workers(data: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "replicas"), [(CONFIGS[-2], 1), (CONFIGS[-1], 4)])
-def test_the_vision_transformer_updates_on_2176_samples(
-    name: str, replicas: int
-) -> None:
+def test_the_vision_transformer_updates_on_2176_samples(name, replicas):
     cfg = Config.fromfile(ROOT / name)
     batch = cfg.data.samples_per_gpu * cfg.optimizer_config.cumulative_iters
     assert (cfg.get("ipu") or {"replicas": 1})["replicas"] == replicas

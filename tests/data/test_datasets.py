@@ -1,11 +1,7 @@
 """Data sets in the published formats, on small files made here."""
 
-from __future__ import annotations
-
 import gzip
 import struct
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,14 +26,14 @@ from tests.data.helpers import prepared, read
 RNG = np.random.default_rng(0)
 
 
-def write_idx(path: Path, array: np.ndarray) -> Path:
+def write_idx(path, array):
     head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(head + array.tobytes())
     return path
 
 
 @pytest.fixture
-def mnist(tmp_path: Path) -> Path:
+def mnist(tmp_path):
     for part, count in (("train", 12), ("t10k", 5)):
         images = RNG.integers(0, 256, (count, 28, 28), dtype=np.uint8)
         write_idx(tmp_path / f"{part}-images-idx3-ubyte", images)
@@ -47,7 +43,7 @@ def mnist(tmp_path: Path) -> Path:
 
 
 class TestIDX:
-    def test_images_and_labels_are_read(self, mnist: Path) -> None:
+    def test_images_and_labels_are_read(self, mnist):
         dataset = MNIST(mnist)
         image, label = dataset[3]
         raw = (mnist / "train-images-idx3-ubyte").read_bytes()[16:]
@@ -56,7 +52,7 @@ class TestIDX:
         assert torch.equal(image[0], torch.tensor(expected) / 255)
         assert len(MNIST(mnist, test_mode=True)) == 5
 
-    def test_packed_files_are_read_as_they_are(self, mnist: Path) -> None:
+    def test_packed_files_are_read_as_they_are(self, mnist):
         plain = MNIST(mnist)
         for file in list(mnist.iterdir()):
             file.with_name(f"{file.name}.gz").write_bytes(
@@ -65,7 +61,7 @@ class TestIDX:
             file.unlink()
         assert torch.equal(MNIST(mnist).images, plain.images)
 
-    def test_missing_files_are_listed(self, tmp_path: Path) -> None:
+    def test_missing_files_are_listed(self, tmp_path):
         with pytest.raises(DataError, match=r"train-images-idx3-ubyte, .*\.gz"):
             MNIST(tmp_path)
         with pytest.raises(DataError, match="no such folder"):
@@ -83,16 +79,14 @@ class TestIDX:
             (gzip.compress(b"\x00\x00\x08\x01" + b"\0" * 99, mtime=0)[:-9], "damaged"),
         ],
     )
-    def test_a_damaged_file_is_named(
-        self, mnist: Path, content: bytes, told: str
-    ) -> None:
+    def test_a_damaged_file_is_named(self, mnist, content, told):
         path = mnist / "train-labels-idx1-ubyte"
         path.write_bytes(content)
         with pytest.raises(DataError, match=told) as caught:
             MNIST(mnist)
         assert str(path) in str(caught.value)
 
-    def test_images_in_place_of_labels_are_refused(self, mnist: Path) -> None:
+    def test_images_in_place_of_labels_are_refused(self, mnist):
         images = mnist / "train-images-idx3-ubyte"
         with pytest.raises(DataError, match="not an IDX file of bytes in 1 dim"):
             IDXDataset(images, images)
@@ -102,7 +96,7 @@ PARTS = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 
 
 @pytest.fixture
-def cifar(tmp_path: Path) -> Path:
+def cifar(tmp_path):
     """Four images per file."""
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
@@ -114,7 +108,7 @@ def cifar(tmp_path: Path) -> Path:
 
 
 class TestCIFAR10:
-    def test_a_record_is_a_label_and_three_planes(self, cifar: Path) -> None:
+    def test_a_record_is_a_label_and_three_planes(self, cifar):
         raw = (cifar / "cifar-10-batches-bin" / "data_batch_1.bin").read_bytes()
         dataset = CIFAR10(cifar)
         image, label = dataset[1]
@@ -123,7 +117,7 @@ class TestCIFAR10:
         assert round(image[2, 31, 31].item() * 255) == raw[2 * 3073 - 1]
         assert len(CIFAR10(cifar / "cifar-10-batches-bin", test_mode=True)) == 4
 
-    def test_a_truncated_or_missing_file_is_named(self, cifar: Path) -> None:
+    def test_a_truncated_or_missing_file_is_named(self, cifar):
         path = cifar / "cifar-10-batches-bin" / "data_batch_2.bin"
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(DataError, match=r"data_batch_2\.bin: 12291 bytes"):
@@ -134,7 +128,7 @@ class TestCIFAR10:
 
 
 class TestDigits:
-    def test_the_split_is_stratified_and_complete(self) -> None:
+    def test_the_split_is_stratified_and_complete(self):
         train, val = DigitsDataset("train"), DigitsDataset("val")
         everything = DigitsDataset("all")
         assert len(train) + len(val) == len(everything) == 1797
@@ -145,13 +139,13 @@ class TestDigits:
             everything.images.to(torch.int64).sum(),
         )
 
-    def test_an_unknown_split_is_refused(self) -> None:
+    def test_an_unknown_split_is_refused(self):
         with pytest.raises(ConfigError, match="train, val or all, got 'test'"):
             DigitsDataset("test")
 
 
 class TestTextCorpus:
-    def test_blocks_are_the_bytes_in_the_order_of_names(self, tmp_path: Path) -> None:
+    def test_blocks_are_the_bytes_in_the_order_of_names(self, tmp_path):
         (tmp_path / "b.txt").write_bytes(b"second")
         (tmp_path / "a.txt").write_bytes(b"first")
         dataset = TextCorpus(str(tmp_path), split="all", block_size=4)
@@ -159,7 +153,7 @@ class TestTextCorpus:
         assert text == b"first\0second"
         assert torch.equal(dataset[1]["labels"], dataset[1]["input_ids"])
 
-    def test_a_file_is_either_trained_or_validated_on(self, tmp_path: Path) -> None:
+    def test_a_file_is_either_trained_or_validated_on(self, tmp_path):
         for number in range(40):
             (tmp_path / f"{number}.txt").write_bytes(bytes([number + 1]) * 7 + b"")
         seen = [
@@ -169,7 +163,7 @@ class TestTextCorpus:
         assert seen[0].isdisjoint(seen[1])
         assert seen[0] | seen[1] == set(range(1, 41))
 
-    def test_a_single_file_is_cut_in_two(self, tmp_path: Path) -> None:
+    def test_a_single_file_is_cut_in_two(self, tmp_path):
         file = tmp_path / "book"
         file.write_bytes(bytes(range(100)))
         train = TextCorpus(str(file), "train", 0.2, 10).tokens
@@ -179,14 +173,14 @@ class TestTextCorpus:
             list(range(80, 100)),
         )
 
-    def test_too_little_text_for_a_block_is_refused(self, tmp_path: Path) -> None:
+    def test_too_little_text_for_a_block_is_refused(self, tmp_path):
         (tmp_path / "a.txt").write_bytes(b"ab")
         with pytest.raises(DataError, match="2 bytes, too few .*128"):
             TextCorpus(str(tmp_path / "a.txt"))
 
 
 class TestTextParagraphs:
-    def test_a_sample_is_a_paragraph_or_its_beginning(self, tmp_path: Path) -> None:
+    def test_a_sample_is_a_paragraph_or_its_beginning(self, tmp_path):
         (tmp_path / "a.txt").write_bytes(b"one\ntwo\n\n\nx\n\n.\n")
         (tmp_path / "b.txt").write_bytes(b"\n?\n\nlast one")
         dataset = TextParagraphs(str(tmp_path), split="all", block_size=6)
@@ -196,7 +190,7 @@ class TestTextParagraphs:
         assert torch.equal(dataset[0]["labels"], dataset[0]["input_ids"])
         assert len(TextParagraphs(str(tmp_path), "all", max_bytes=4)) == 1
 
-    def test_no_paragraph_is_refused(self, tmp_path: Path) -> None:
+    def test_no_paragraph_is_refused(self, tmp_path):
         (tmp_path / "a.txt").write_bytes(b"\n\na")
         with pytest.raises(DataError, match="the train split .* too few for a sample"):
             TextParagraphs(str(tmp_path / "a.txt"))
@@ -205,7 +199,7 @@ class TestTextParagraphs:
 
 
 class TestSynthetic:
-    def test_the_classes_can_be_told_apart(self) -> None:
+    def test_the_classes_can_be_told_apart(self):
         dataset = SyntheticClassification(64, (32,), 4, offset=1000)
         samples = torch.stack([x for x, _ in (dataset[i] for i in range(64))])
         patterns = torch.stack([dataset.pattern(label) for label in range(4)])
@@ -237,7 +231,7 @@ class Grown(Drawn):
 class TestWrappers:
     CFG = {"type": "SyntheticClassification", "num_samples": 4, "num_classes": 3}
 
-    def test_repeat_goes_round(self) -> None:
+    def test_repeat_goes_round(self):
         dataset = build_dataset(
             {"type": "RepeatDataset", "times": 3, "dataset": self.CFG}
         )
@@ -247,8 +241,8 @@ class TestWrappers:
         assert dataset.num_classes == 3
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_it_is_built_again_also_in_a_resumed_run(self, workers: int) -> None:
-        def loader() -> Any:
+    def test_it_is_built_again_also_in_a_resumed_run(self, workers):
+        def loader():
             inner = {"type": f"{__name__}.Drawn"}
             made = {"type": "ReloadedDataset", "interval": 2, "dataset": inner}
             return prepared(build_dataset(made), num_workers=workers)
@@ -258,12 +252,12 @@ class TestWrappers:
         assert epochs[0] == epochs[1] != epochs[2] == epochs[3]
         assert torch.cat(read(loader(), 3, 1)).tolist() == epochs[3][4:]
 
-    def test_one_of_another_length_is_refused(self) -> None:
+    def test_one_of_another_length_is_refused(self):
         grown = {"type": "ReloadedDataset", "dataset": {"type": f"{__name__}.Grown"}}
         with pytest.raises(DataError, match=r"epoch 2, Grown has 3 samples instead of"):
             build_dataset(grown).set_epoch(1)
 
-    def test_a_list_is_one_after_the_other(self) -> None:
+    def test_a_list_is_one_after_the_other(self):
         other = {**self.CFG, "seed": 1, "num_samples": 2}
         dataset = build_dataset([self.CFG, other])
         assert len(dataset) == 6
@@ -272,7 +266,7 @@ class TestWrappers:
 
 
 class TestLabels:
-    def test_the_first_label_out_of_range_is_named(self) -> None:
+    def test_the_first_label_out_of_range_is_named(self):
         dataset = SyntheticClassification(8, num_classes=4)
         check_labels(dataset, 4)
         with pytest.raises(

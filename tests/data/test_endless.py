@@ -1,13 +1,8 @@
 """Data sets read regular files alone: a pipe or a device has no end."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +14,10 @@ LIMIT = 20  # seconds; none is needed
 
 
 @pytest.fixture(autouse=True)
-def _ends() -> Iterator[None]:
+def _ends():
     """A reader that waits for ever fails the test that started it."""
 
-    def end(*_: Any) -> None:
+    def end(*_):
         raise TimeoutError("it reads without end")
 
     before = signal.signal(signal.SIGALRM, end)
@@ -33,7 +28,7 @@ def _ends() -> Iterator[None]:
 
 
 @pytest.fixture(params=["pipe", "device"])
-def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def endless(request, tmp_path):
     path = tmp_path / "endless.csv"
     if request.param == "pipe":
         os.mkfifo(path)
@@ -56,16 +51,14 @@ def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     ],
     ids=lambda cfg: "-".join(map(str, list(cfg.values())[:2])),
 )
-def test_a_file_without_an_end_is_refused_in_one_line(
-    endless: Path, cfg: dict[str, Any]
-) -> None:
+def test_a_file_without_an_end_is_refused_in_one_line(endless, cfg):
     if cfg["type"] == "HuggingFaceDataset":
         pytest.importorskip("datasets")
     names = ("data_batch_1.bin", "train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     for name in names:
         (endless.parent / name).symlink_to(endless)
 
-    def filled(value: str) -> str:
+    def filled(value):
         return value.replace("PATH", str(endless)).replace(
             "FOLDER", str(endless.parent)
         )
@@ -76,7 +69,7 @@ def test_a_file_without_an_end_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path):
     path = tmp_path / "images.gz"
     claimed = bytes([0, 0, 8, 1]) + (1 << 28).to_bytes(4, "big")
     path.write_bytes(gzip.compress(claimed + bytes((1 << 26) + 8), 9))
@@ -84,7 +77,7 @@ def test_a_packed_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> No
         read_idx(path, 1)
 
 
-def test_folders_that_lead_in_circles_end(folder: Path) -> None:
+def test_folders_that_lead_in_circles_end(folder):
     for name in ("a", "b"):
         (folder / "cat" / name).symlink_to(folder / "cat", target_is_directory=True)
     dataset = build_dataset({"type": "ImageFolder", "data_prefix": str(folder)})

@@ -1,7 +1,5 @@
 """A sample or a worker that fails ends the run with one line that names it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -22,7 +20,7 @@ from tests.support import zygote
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
+def test_a_failing_sample_in_a_worker_names_the_worker_too():
     with pytest.raises(DataError) as caught:
         read(prepared(Failing((6,)), num_workers=2), 0)
     assert re.fullmatch(
@@ -34,7 +32,7 @@ def test_a_failing_sample_in_a_worker_names_the_worker_too() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_that_make_no_batch_are_named(workers: int) -> None:
+def test_samples_that_make_no_batch_are_named(workers):
     class Ragged(Draws):
         def __getitem__(self, index: int) -> torch.Tensor:
             return torch.zeros(index)
@@ -53,13 +51,13 @@ def test_samples_that_make_no_batch_are_named(workers: int) -> None:
         pytest.param("exits", "exit status 0", marks=pytest.mark.slow),
     ],
 )
-def test_a_worker_that_dies_is_named(how: str, told: str) -> None:
+def test_a_worker_that_dies_is_named(how, told):
     loader = prepared(Dying(6, how), num_workers=2)
     with pytest.raises(DataError, match=rf"worker 1 \(pid \d+\) died of {told}"):
         read(loader, 0)
 
 
-def test_a_death_reported_outside_the_loader_is_explained() -> None:
+def test_a_death_reported_outside_the_loader_is_explained():
     loader = prepared(Dying(99, "never"), num_workers=2, prefetch_factor=1)
     with pytest.raises(RuntimeError) as caught:
         for _ in loader:
@@ -73,7 +71,7 @@ def test_a_death_reported_outside_the_loader_is_explained() -> None:
     assert loader.explain(RuntimeError("something else")) is None
 
 
-def test_a_loader_whose_sample_failed_can_be_read_again() -> None:
+def test_a_loader_whose_sample_failed_can_be_read_again():
     dataset = Failing((6,))
     loader = prepared(dataset, num_workers=1, persistent_workers=True)
     with pytest.raises(DataError):
@@ -83,7 +81,7 @@ def test_a_loader_whose_sample_failed_can_be_read_again() -> None:
     loader.close()
 
 
-def test_a_hanging_worker_ends_at_the_timeout_and_is_gone() -> None:
+def test_a_hanging_worker_ends_at_the_timeout_and_is_gone():
     loader = prepared(Dying(6, "hangs"), num_workers=1, timeout=1)
     batches = iter(loader)
     next(batches)
@@ -120,7 +118,7 @@ print("done")
 """
 
 
-def test_signals_to_the_whole_group_lose_no_batch_and_exit_is_clean() -> None:
+def test_signals_to_the_whole_group_lose_no_batch_and_exit_is_clean():
     done = zygote.run(["-c", SIGNALLED], finalize=True)
     assert done.stdout == "done\n", done.stderr
     assert done.returncode == 0
@@ -142,6 +140,6 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
 
 
-def test_a_signal_that_meets_a_worker_at_its_birth_does_not_end_it() -> None:
+def test_a_signal_that_meets_a_worker_at_its_birth_does_not_end_it():
     done = zygote.run(["-c", BORN], finalize=True)
     assert done.stdout == "780\nset()\n", done.stderr

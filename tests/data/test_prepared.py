@@ -1,7 +1,5 @@
 """What `PreparedLoader` adds to a loader, and what it shows of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader
@@ -13,7 +11,7 @@ from devrun.step import MicroBatches
 from tests.data.helpers import Draws, prepared, read
 
 
-def test_it_shows_the_users_data_set_sampler_and_sizes() -> None:
+def test_it_shows_the_users_data_set_sampler_and_sizes():
     dataset = Draws()
     loader = prepared(dataset, shuffle=True, drop_last=True, accumulate=2, world_size=3)
     assert loader.dataset is dataset
@@ -23,25 +21,25 @@ def test_it_shows_the_users_data_set_sampler_and_sizes() -> None:
     assert loader.loader.num_workers == 0
 
 
-def test_groups_are_micro_batches_and_the_rest_is_not_lost() -> None:
+def test_groups_are_micro_batches_and_the_rest_is_not_lost():
     groups = list(PreparedLoader([1, 2, 3, 4, 5], accumulate=2))
     assert groups == [[1, 2], [3, 4], [5]]
     assert all(isinstance(group, MicroBatches) for group in groups)
 
 
-def test_every_micro_batch_is_transferred() -> None:
+def test_every_micro_batch_is_transferred():
     loader = PreparedLoader([1, 2, 3], accumulate=2, transfer=lambda batch: -batch)
     assert list(loader) == [[-1, -2], [-3]]
 
 
-def test_lookahead_transfers_the_next_before_handing_out_this_one() -> None:
+def test_lookahead_transfers_the_next_before_handing_out_this_one():
     events: list[Any] = []
 
-    def transfer(batch: int) -> int:
+    def transfer(batch):
         events.append(("transfer", batch))
         return batch
 
-    def receive(batch: int) -> int:
+    def receive(batch):
         events.append(("receive", batch))
         return batch
 
@@ -57,7 +55,7 @@ def test_lookahead_transfers_the_next_before_handing_out_this_one() -> None:
     ]
 
 
-def test_skipped_batches_are_not_transferred() -> None:
+def test_skipped_batches_are_not_transferred():
     moved: list[int] = []
     loader = PreparedLoader([1, 2, 3], transfer=lambda batch: moved.append(batch))
     loader.start_at(2)
@@ -65,7 +63,7 @@ def test_skipped_batches_are_not_transferred() -> None:
     assert moved == [3]
 
 
-def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
+def test_the_epoch_reaches_a_loader_that_knows_epochs():
     class Own(DataLoader[Any]):
         heard: list[int] = []
 
@@ -76,10 +74,10 @@ def test_the_epoch_reaches_a_loader_that_knows_epochs() -> None:
     assert Own.heard == [5]
 
 
-def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end() -> None:
+def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end():
     moved: list[int] = []
 
-    def transfer(batch: int) -> int:
+    def transfer(batch):
         moved.append(batch)
         return batch
 
@@ -91,12 +89,12 @@ def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end() -> N
     assert (len(whole), list(whole)) == (4, [1, 2, 3, 4])
 
 
-def test_a_short_last_update_can_be_left_out() -> None:
+def test_a_short_last_update_can_be_left_out():
     loader = PreparedLoader([1, 2, 3, 4, 5], accumulate=2, drop_short=True)
     assert (len(loader), list(loader)) == (2, [[1, 2], [3, 4]])
 
 
-def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch() -> None:
+def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch():
     class Own(DataLoader[Any]):
         pass
 

@@ -1,9 +1,6 @@
 """Loading data leaves the process's own random streams alone."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ from tests.support.strict import zip_strict
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-def state() -> tuple[Any, ...]:
+def state():
     legacy = np.random.get_state()
     return (
         random.getstate(),
@@ -29,14 +26,14 @@ def state() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_reading_an_epoch_draws_nothing_from_the_global_streams(workers: int) -> None:
+def test_reading_an_epoch_draws_nothing_from_the_global_streams(workers):
     np.random.randn()  # leaves half of a pair of normal draws waiting
     before = state()
     read(prepared(Draws(), shuffle=True, num_workers=workers), 0)
     assert state() == before
 
 
-def test_a_batch_is_the_same_whatever_was_drawn_between() -> None:
+def test_a_batch_is_the_same_whatever_was_drawn_between():
     loader = prepared(Draws(), shuffle=True)
     quiet = read(loader, 0)
     loader.set_epoch(0)
@@ -48,8 +45,8 @@ def test_a_batch_is_the_same_whatever_was_drawn_between() -> None:
     assert all(torch.equal(a, b) for a, b in zip_strict(quiet, disturbed))
 
 
-def test_random_collating_is_the_same_in_a_worker() -> None:
-    def noisy(samples: list[torch.Tensor]) -> torch.Tensor:
+def test_random_collating_is_the_same_in_a_worker():
+    def noisy(samples):
         return torch.stack(samples) + random.random()
 
     here = read(prepared(Draws(), collate_fn=noisy), 1)
@@ -65,7 +62,7 @@ class NoisyTensors(TensorDataset):
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: Subset(d, range(12))])
-def test_a_kind_of_tensor_dataset_that_draws_is_seeded(wrap: Any) -> None:
+def test_a_kind_of_tensor_dataset_that_draws_is_seeded(wrap):
     loader = prepared(wrap(NoisyTensors(torch.zeros(16))), shuffle=True)
     before = state()
     quiet = read(loader, 0)

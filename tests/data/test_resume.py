@@ -1,7 +1,5 @@
 """What a loader yields from the middle equals what it would have yielded there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,14 +24,14 @@ from tests.support.strict import zip_strict
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
+def same(one, other):
     if len(one) != len(other):
         return False
     return all(torch.equal(a, b) for a, b in zip_strict(one, other))
 
 
 @pytest.fixture(scope="module")
-def uninterrupted() -> list[list[torch.Tensor]]:
+def uninterrupted():
     loader = prepared(Draws(), shuffle=True)
     return [read(loader, epoch) for epoch in range(3)]
 
@@ -41,9 +39,7 @@ def uninterrupted() -> list[list[torch.Tensor]]:
 @pytest.mark.parametrize(
     ("workers", "persistent"), [(0, False), (2, False), (2, True), (4, True)]
 )
-def test_any_start_in_any_epoch_is_exact(
-    uninterrupted: list[list[torch.Tensor]], workers: int, persistent: bool
-) -> None:
+def test_any_start_in_any_epoch_is_exact(uninterrupted, workers, persistent):
     loader = prepared(
         Draws(), shuffle=True, num_workers=workers, persistent_workers=persistent
     )
@@ -52,7 +48,7 @@ def test_any_start_in_any_epoch_is_exact(
         assert same(rest, uninterrupted[epoch][cut:]), (epoch, cut)
 
 
-def test_a_broken_off_epoch_does_not_disturb_the_next() -> None:
+def test_a_broken_off_epoch_does_not_disturb_the_next():
     loader = prepared(Draws(), shuffle=True, num_workers=2, persistent_workers=True)
     whole = read(loader, 1)
     loader.set_epoch(0)
@@ -61,7 +57,7 @@ def test_a_broken_off_epoch_does_not_disturb_the_next() -> None:
     assert same(read(loader, 1), whole)
 
 
-def test_samples_do_not_depend_on_the_number_of_processes() -> None:
+def test_samples_do_not_depend_on_the_number_of_processes():
     whole = read(prepared(Draws(40), shuffle=True, batch_size=8), 1)
     ranks = [
         read(prepared(Draws(40), shuffle=True, rank=rank, world_size=2), 1)
@@ -71,7 +67,7 @@ def test_samples_do_not_depend_on_the_number_of_processes() -> None:
     assert same(together, whole)
 
 
-def test_accumulated_updates_resume_at_an_update() -> None:
+def test_accumulated_updates_resume_at_an_update():
     loader = prepared(Draws(), shuffle=True, accumulate=3)
     whole = read(loader, 0)
     assert len(loader) == len(whole) == 4
@@ -81,8 +77,8 @@ def test_accumulated_updates_resume_at_an_update() -> None:
     assert read(loader, 0, 4) == []
 
 
-def test_a_sampler_of_ones_own_is_exact_too() -> None:
-    def loader(workers: int) -> PreparedLoader:
+def test_a_sampler_of_ones_own_is_exact_too():
+    def loader(workers):
         own = WeightedRandomSampler(torch.arange(1.0, 38.0).tolist(), 37)
         return prepared(Draws(), sampler=own, num_workers=workers)
 
@@ -91,7 +87,7 @@ def test_a_sampler_of_ones_own_is_exact_too() -> None:
     assert not same(read(loader(0), 2), whole)
 
 
-def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch() -> None:
+def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch():
     own: DistributedSampler[Any] = DistributedSampler(Draws(), 2, 1, seed=5)
     loader = prepared(Draws(), sampler=own, rank=1, world_size=2)
     got = torch.cat(read(loader, 3))[:, 0].tolist()
@@ -99,8 +95,8 @@ def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch() -> None:
     assert got == list(own)
 
 
-def test_a_generator_of_the_users_chooses_the_order() -> None:
-    def order(run_seed: int, own_seed: int) -> list[float]:
+def test_a_generator_of_the_users_chooses_the_order():
+    def order(run_seed, own_seed):
         generator = torch.Generator().manual_seed(own_seed)
         loader = DataLoader(Draws(), 37, shuffle=True, generator=generator)
         batch = next(iter(PreparedLoader(LoaderSpec.of(loader, seed=run_seed))))
@@ -109,7 +105,7 @@ def test_a_generator_of_the_users_chooses_the_order() -> None:
     assert order(1, 5) == order(2, 5) != order(1, 6)
 
 
-def test_persistent_workers_tell_the_data_set_of_the_epoch() -> None:
+def test_persistent_workers_tell_the_data_set_of_the_epoch():
     loader = prepared(KnowsEpoch(), num_workers=1, persistent_workers=True)
     assert [torch.cat(read(loader, epoch)).unique().tolist() for epoch in (0, 4)] == [
         [0],
@@ -117,16 +113,16 @@ def test_persistent_workers_tell_the_data_set_of_the_epoch() -> None:
     ]
 
 
-def test_an_empty_data_set_is_refused() -> None:
+def test_an_empty_data_set_is_refused():
     with pytest.raises(DataError, match="Draws is empty"):
         prepared(Draws(0))
 
 
-def test_fewer_samples_than_a_batch_with_drop_last_are_refused() -> None:
+def test_fewer_samples_than_a_batch_with_drop_last_are_refused():
     with pytest.raises(ConfigError, match=r"3 samples are fewer than one batch of 4"):
         prepared(Draws(3), drop_last=True)
 
 
-def test_a_start_behind_the_end_is_refused() -> None:
+def test_a_start_behind_the_end_is_refused():
     with pytest.raises(ConfigError, match="update 11 of an epoch of 10"):
         prepared(Draws()).start_at(11)

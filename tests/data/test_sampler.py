@@ -1,7 +1,5 @@
 """The order of samples is a function of (seed, epoch) and of nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,20 +16,20 @@ class Indices(EpochBatchSampler):
         return ([key.index for key in batch] for batch in super().__iter__())
 
 
-def sampler(num_samples: int = 50, batch_size: int = 4, **options: Any) -> Any:
+def sampler(num_samples=50, batch_size=4, **options):
     settings: dict[str, Any] = {"shuffle": True, "seed": 3}
     return Indices(num_samples, batch_size, **{**settings, **options})
 
 
-def flat(batches: list[list[int]]) -> list[int]:
+def flat(batches):
     return [index for batch in batches for index in batch]
 
 
-def test_an_epoch_is_a_permutation() -> None:
+def test_an_epoch_is_a_permutation():
     assert sorted(flat(list(sampler()))) == list(range(50))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own_and_keep_them() -> None:
+def test_epochs_and_seeds_have_orders_of_their_own_and_keep_them():
     one = sampler()
     first = list(one)
     one.set_epoch(1)
@@ -43,8 +41,8 @@ def test_epochs_and_seeds_have_orders_of_their_own_and_keep_them() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_global_batch_is_the_same_whatever_the_number_of_processes(
-    world_size: int,
-) -> None:
+    world_size,
+):
     whole = list(sampler(64, 8))
     ranks = [
         list(sampler(64, 8 // world_size, rank=rank, world_size=world_size))
@@ -54,14 +52,14 @@ def test_a_global_batch_is_the_same_whatever_the_number_of_processes(
     assert together == whole
 
 
-def test_training_ranks_have_equally_many_samples_and_none_is_left_out() -> None:
+def test_training_ranks_have_equally_many_samples_and_none_is_left_out():
     ranks = [list(sampler(50, 4, rank=rank, world_size=4)) for rank in range(4)]
     shapes = [[len(batch) for batch in batches] for batches in ranks]
     assert shapes == [[4, 4, 4, 1]] * 4
     assert set().union(*map(flat, ranks)) == set(range(50))
 
 
-def test_evaluation_ranks_share_the_samples_without_repeating_one() -> None:
+def test_evaluation_ranks_share_the_samples_without_repeating_one():
     options = {"world_size": 4, "pad": False, "shuffle": False}
     ranks = [flat(list(sampler(10, 2, rank=rank, **options))) for rank in range(4)]
     assert ranks == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
@@ -69,15 +67,13 @@ def test_evaluation_ranks_share_the_samples_without_repeating_one() -> None:
 
 
 @pytest.mark.parametrize(("drop_last", "count"), [(True, 12), (False, 13)])
-def test_length_counts_the_short_batch_unless_it_is_dropped(
-    drop_last: bool, count: int
-) -> None:
+def test_length_counts_the_short_batch_unless_it_is_dropped(drop_last, count):
     one = sampler(drop_last=drop_last)
     assert len(one) == len(list(one)) == count
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 12, 13])
-def test_a_start_gives_the_rest_of_the_epoch_once(start: int) -> None:
+def test_a_start_gives_the_rest_of_the_epoch_once(start):
     one = sampler()
     whole = list(one)
     one.start_at(start)

@@ -1,7 +1,5 @@
 """Iterable data sets: each process reads its share, and a resumed run goes on there."""
 
-from __future__ import annotations
-
 import copy
 import glob
 import json

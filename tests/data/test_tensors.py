@@ -1,7 +1,5 @@
 """The walk over batches and outputs: the same for every kind of container."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import OrderedDict, UserDict
 from types import SimpleNamespace

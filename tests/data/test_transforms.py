@@ -1,9 +1,6 @@
 """Transforms give the same on a tensor and on a Pillow image."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ Image = pytest.importorskip("PIL.Image")
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 
 
-def both() -> tuple[torch.Tensor, Any]:
+def both():
     """One picture of 20 x 30 as a tensor (3, 20, 30) and as a Pillow image."""
     return torch.from_numpy(PIXELS).permute(2, 0, 1), Image.fromarray(PIXELS)
 
@@ -41,7 +38,7 @@ def both() -> tuple[torch.Tensor, Any]:
     ],
     ids=lambda transform: type(transform).__name__,
 )
-def test_tensor_and_pillow_agree(transform: Any) -> None:
+def test_tensor_and_pillow_agree(transform):
     results = []
     for image in both():
         random.seed(5)
@@ -49,7 +46,7 @@ def test_tensor_and_pillow_agree(transform: Any) -> None:
     assert torch.equal(*results)
 
 
-def test_torchvisions_and_mmcvs_numbers_normalise_to_the_same() -> None:
+def test_torchvisions_and_mmcvs_numbers_normalise_to_the_same():
     image = both()[0]
     small = Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])(ToTensor()(image))
     large = Normalize(
@@ -58,7 +55,7 @@ def test_torchvisions_and_mmcvs_numbers_normalise_to_the_same() -> None:
     assert torch.allclose(small, large, atol=1e-5)
 
 
-def test_a_pipeline_is_built_from_names() -> None:
+def test_a_pipeline_is_built_from_names():
     pipeline = build_pipeline([{"type": "RandomCrop", "size": 4}, {"type": "ToTensor"}])
     assert pipeline(both()[1]).shape == (3, 4, 4)
     assert build_pipeline(None)(both()[1]).dtype == torch.float32
@@ -75,7 +72,7 @@ def test_a_pipeline_is_built_from_names() -> None:
         (lambda: Compose([3]), ConfigTypeError, "callable, got int 3"),
     ],
 )
-def test_bad_arguments_are_refused(make: Any, kind: type, told: str) -> None:
+def test_bad_arguments_are_refused(make, kind, told):
     with pytest.raises(kind, match=told):
         make()
 
@@ -87,7 +84,7 @@ def test_bad_arguments_are_refused(make: Any, kind: type, told: str) -> None:
         (Normalize([0.5], [0.5]), "Normalize has 1 channels, the image has 3"),
     ],
 )
-def test_an_image_that_does_not_fit_is_told(transform: Any, told: str) -> None:
+def test_an_image_that_does_not_fit_is_told(transform, told):
     for image in both():
         with pytest.raises(DataError, match=told):
             transform(image)

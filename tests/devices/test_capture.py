@@ -1,7 +1,5 @@
 """Host state that a capture would freeze: found, with the line, and nothing else."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import random

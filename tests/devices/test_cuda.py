@@ -1,14 +1,11 @@
 """What only a CUDA device can show; the contract suite covers the rest."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from devrun.cli.main import main
-from devrun.devices.cuda.adapter import CUDAAdapter
 from devrun.devices.resolve import resolve_device
 from devrun.errors import DeviceMemoryError, DeviceUnavailableError
 from devrun.models.step_module import StepModule
@@ -27,7 +24,7 @@ def adapter():
     made.teardown()
 
 
-def prepared(adapter: CUDAAdapter, model: nn.Module, **policy):
+def prepared(adapter, model, **policy):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     module = StepModule(model, nn.CrossEntropyLoss())
     return adapter.prepare(module, optimizer, UpdatePolicy(**policy))

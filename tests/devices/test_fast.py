@@ -1,7 +1,5 @@
 """`performance: fast`, and the settings that it is made of, on real trainings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,24 +1,20 @@
 """Zeroing and clipping on the CPU give the bits of torch's own functions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
 from devrun.step import UpdatePolicy
-from tests.support.strict import zip_strict
 
 
-def net() -> nn.Module:
+def net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -28,19 +24,7 @@ BATCHES = [
 ]
 
 
-def by_hand(max_norm: float) -> tuple[nn.Module, list[float]]:
-    model = net()
-    optimizer = sgd(model)
-    norms = []
-    for x, y in BATCHES:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        norms.append(float(clip_grad_norm_(model.parameters(), max_norm)))
-        optimizer.step()
-    return model, norms
-
-
-def by_adapter(policy: UpdatePolicy, make=sgd) -> tuple[nn.Module, list[float]]:
+def by_adapter(policy, make=sgd):
     adapter = CPUAdapter.from_config({})
     adapter.setup(None)
     model = net()
@@ -50,15 +34,6 @@ def by_adapter(policy: UpdatePolicy, make=sgd) -> tuple[nn.Module, list[float]]:
     steps = [adapter.train_step(wrapped, batch, optimizer) for batch in BATCHES]
     adapter.teardown()
     return model, [step.log_vars.get("grad_norm") for step in steps]
-
-
-@pytest.mark.parametrize("max_norm", [1e-3, 10.0])
-def test_clipping_has_torchs_bits(max_norm):
-    expected, norms = by_hand(max_norm)
-    model, measured = by_adapter(UpdatePolicy(grad_clip={"max_norm": max_norm}))
-    assert measured == norms
-    for mine, theirs in zip_strict(model.parameters(), expected.parameters()):
-        assert torch.equal(mine, theirs)
 
 
 class Noting(torch.optim.SGD):

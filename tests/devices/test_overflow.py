@@ -1,7 +1,5 @@
 """Updates that are left out: by a loss scale, and for gradients that are not finite."""
 
-from __future__ import annotations
-
 import logging
 import math
 
@@ -15,31 +13,14 @@ from tests.devices.test_nonfinite import Queued, SqrtOfZero
 from tests.support.cpu import Prepared, batch, same, weights
 
 TOO_LARGE = 2.0**40
-HUGE = {"init_scale": 1e30}
 
 
-def left_out(run: Prepared) -> int:
+def left_out(run):
     return run.adapter.state_dict().get("skipped_updates", 0)
 
 
-def overflowing(scale=TOO_LARGE, **policy) -> Prepared:
+def overflowing(scale=TOO_LARGE, **policy):
     return Prepared(precision="fp16", loss_scale=scale, **policy)
-
-
-@pytest.mark.parametrize("scale", [TOO_LARGE, HUGE])
-@pytest.mark.parametrize("action", ["stop", "skip"])
-def test_a_scale_under_which_nothing_is_trained_ends_the_run(scale, action, caplog):
-    run = overflowing(scale, nonfinite=action)
-    before = weights(run.module)
-    with caplog.at_level(logging.WARNING, "devrun"):
-        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-            run.step()
-        told = "50 updates in a row were left out.*scale"
-        with pytest.raises(DivergedError, match=told):
-            run.step()
-    assert same(weights(run.module), before)
-    assert counts_in(caplog) == [10, 20, 40]
-    assert left_out(run) == MAX_SKIPPED_IN_A_ROW
 
 
 def counts_in(caplog):

@@ -1,7 +1,5 @@
 """Who does the update: the adapter, the model, or a hook of the user's."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -37,7 +35,7 @@ class Mmcv(nn.Module):
         return {"loss": loss, "log_vars": {"loss": loss.item()}, "num_samples": len(x)}
 
 
-def by_hand(steps: int):
+def by_hand(steps):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):

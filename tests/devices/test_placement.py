@@ -1,7 +1,5 @@
 """What a device that needs new parameter objects does to model and optimizer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Out of memory: smaller micro-batches, the same update."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import namedtuple
 

@@ -1,7 +1,5 @@
 """An SDK that is built for another torch is refused in one line, before its import."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that leave their group and form another, some times; run as a script."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -10,7 +8,7 @@ from pathlib import Path
 from devrun import dist
 
 
-def main(folder: str) -> None:
+def main(folder):
     found = []
     for number in range(4):
         dist.init_dist("pytorch", "gloo", timeout=120)

@@ -1,7 +1,5 @@
 """A signal that reaches one of two processes stops both, in the same iteration."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,22 +1,18 @@
 """Two real processes over gloo against one process with the doubled batch."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from devrun.data.sampler import EpochBatchSampler
-from devrun.runners import EpochBasedRunner
 from tests.dist.worker import Losses, net, runner_of, samples, sgd
 from tests.support import zygote
-from tests.support.ranks import found_by
 from tests.support.near import assert_near
+from tests.support.ranks import found_by
 from tests.support.strict import zip_strict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +20,7 @@ SCRIPT = Path(__file__).with_name("worker.py")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory):
     """What the two processes found, by rank; they are started as torchrun would."""
     folder = tmp_path_factory.mktemp("ranks")
     results, said = found_by(SCRIPT, folder)
@@ -68,7 +64,7 @@ def test_gradients_are_averaged_also_where_a_rank_has_none(ranks):
         assert found["tensors"]["unused"] is None
 
 
-def doubled() -> tuple[list[float], list[list[float]]]:
+def doubled():
     """One process whose batch is twice as big, over the same order of samples."""
     model = net()
     optimizer = sgd(model)
@@ -85,7 +81,7 @@ def doubled() -> tuple[list[float], list[list[float]]]:
     return losses, [p.detach().flatten().tolist() for p in model.parameters()]
 
 
-def assert_weights(mine: list[list[float]], theirs: list[list[float]], **how: Any):
+def assert_weights(mine, theirs, **how):
     for one, other in zip_strict(mine, theirs):
         assert one == pytest.approx(other, **(how or {"rel": 1e-4, "abs": 1e-6}))
 

@@ -3,12 +3,7 @@
 Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import math
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,29 +18,29 @@ from devrun.errors import DevrunError, DivergedError, StorageError
 from devrun.hooks import HOOKS, EvalHook, Hook, LoggerHook, OptimizerHook
 from devrun.models.step_module import StepModule
 from devrun.registry import METRICS
-from devrun.runners import EpochBasedRunner, IterBasedRunner
+from devrun.runners import EpochBasedRunner
 from devrun.runners.training import build_training
 from devrun.step import MicroBatches, UpdatePolicy
 from tests.support.ranks import do
 from tests.support.strict import zip_strict
 
 
-def net() -> nn.Module:
+def net():
     torch.manual_seed(2)
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def samples(count: int = 16) -> TensorDataset:
+def samples(count=16):
     generator = torch.Generator().manual_seed(9)
     inputs = torch.randn(count, 3, generator=generator)
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
+def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
 
 
-def runner_of(model: nn.Module, **options: Any) -> EpochBasedRunner:
+def runner_of(model, **options):
     """As every test here trains `model`, for one epoch unless `options` say more."""
     return EpochBasedRunner(
         model,
@@ -81,7 +76,7 @@ class Losses(Hook):
         self.values.append(mean_loss(runner.outputs))
 
 
-def mean_loss(outputs: Any) -> float:
+def mean_loss(outputs):
     return dist.weighted_means({"loss": (float(outputs["loss"]), 1)})["loss"]
 
 
@@ -92,11 +87,11 @@ class OwnHook(OptimizerHook):
         runner.optimizer.step()
 
 
-def info() -> Any:
+def info():
     rank, world = dist.get_dist_info()
 
     @dist.master_only
-    def where() -> str:
+    def where():
         return "main"
 
     return {
@@ -112,7 +107,7 @@ def info() -> Any:
     }
 
 
-def means() -> Any:
+def means():
     rank, _ = dist.get_dist_info()
     totals = {"loss": (float(rank), 1), "both": (6.0, 2)}
     if rank == 0:
@@ -120,7 +115,7 @@ def means() -> Any:
     return dist.weighted_means(totals)
 
 
-def tensors() -> Any:
+def tensors():
     rank, _ = dist.get_dist_info()
     norm = nn.BatchNorm1d(2)
     norm.running_mean.fill_(float(rank))
@@ -141,7 +136,7 @@ def tensors() -> Any:
     }
 
 
-def trained() -> Any:
+def trained():
     """An epoch of 16 samples, 2 per process and batch, of a model that steps itself."""
     adapter = resolve_device("cpu")
     adapter.setup(0)
@@ -157,7 +152,7 @@ def trained() -> Any:
     return {"losses": losses, "weights": weights, "unwrapped": unwrapped}
 
 
-def skipped() -> Any:
+def skipped():
     """Only rank 1 has a bad loss; neither may update."""
     adapter = resolve_device("cpu")
     adapter.setup(0)
@@ -177,11 +172,11 @@ def skipped() -> Any:
     return {"kept": kept, "moved": moved}
 
 
-def _same(params: Any, others: Any) -> bool:
+def _same(params, others):
     return all(torch.equal(p, q) for p, q in zip_strict(params, others))
 
 
-def stopped() -> Any:
+def stopped():
     adapter = resolve_device("cpu")
     adapter.setup(0)
     module = net()
@@ -198,7 +193,7 @@ def stopped() -> Any:
         adapter.teardown()
 
 
-def runs(folder: Path) -> Any:
+def runs(folder):
     """Through the runner: losses, evaluation, and who writes what."""
     found = {}
     for name, config in (("adapter", {}), ("hook", OwnHook())):
@@ -227,7 +222,7 @@ class Shift(Hook):
         runner.model[0].running_mean.fill_(float(dist.get_dist_info()[0]))
 
 
-def evaluated() -> Any:
+def evaluated():
     """What the ranks evaluate with, once the last update is done."""
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
     runner = runner_of(model)
@@ -238,12 +233,12 @@ def evaluated() -> Any:
     return model[0].running_mean.tolist()
 
 
-def failed_on_main() -> Any:
+def failed_on_main():
     """What each rank hears of a failure on rank 0, whatever its type."""
     heard = []
     for error in (ZeroDivisionError("by hand"), StorageError("disk full")):
 
-        def act(error: Exception = error) -> None:
+        def act(error=error):
             raise error
 
         try:
@@ -267,7 +262,7 @@ class Room(nn.Module):
         return y
 
 
-def split_up() -> Any:
+def split_up():
     found = {}
     for name, room, policy in (
         ("whole", 99, {}),
@@ -290,7 +285,7 @@ def split_up() -> Any:
     return found
 
 
-def run_one(val: Any = None, workflow: Any = None, **how: Any) -> Any:
+def run_one(val=None, workflow=None, **how):
     """A short run, evaluated on `val`; what was logged of the evaluations on rank 0."""
     model = how.pop("model", None) or net()
     data = how.pop("data", None) or samples(8)
@@ -335,14 +330,14 @@ CONFIG = {
 }
 
 
-def disagreements() -> Any:
+def disagreements():
     """What each rank says where the two were given something different."""
     rank = dist.get_dist_info()[0]
 
-    def build(**changes: Any) -> None:
+    def build(**changes):
         build_training({**CONFIG, **changes}, progress=False).run()
 
-    def evaluated_on(count: int, **how: Any) -> EvalHook:
+    def evaluated_on(count, **how):
         return EvalHook(DataLoader(samples(count), 2, **how))
 
     attempts = {
@@ -388,7 +383,7 @@ class Seen(torchmetrics.Metric):
         return torch.tensor(len(dim_zero_cat(self.values)))
 
 
-def few_samples() -> Any:
+def few_samples():
     """One sample to evaluate on, for two processes: in each way that there is."""
     one = samples(1)
     ways: dict[str, Any] = {
@@ -400,7 +395,7 @@ def few_samples() -> Any:
     return {name: run_one(max_epochs=2, **way) for name, way in ways.items()}
 
 
-def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+def scenarios(folder):
     return {
         "info": info,
         "means": means,

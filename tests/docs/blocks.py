@@ -34,11 +34,11 @@ class Block(NamedTuple):
         return f"{self.document}:{self.line}"
 
 
-def text_of(document: str) -> str:
+def text_of(document):
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-def blocks(document: str, kind: str | None = None, mark: str | None = None):
+def blocks(document, kind=None, mark=None):
     """The fenced blocks of a document, of one kind or with one `<!-- mark -->`."""
     text = text_of(document)
     found = []
@@ -57,11 +57,11 @@ def blocks(document: str, kind: str | None = None, mark: str | None = None):
     return found
 
 
-def all_blocks(kind: str):
+def all_blocks(kind):
     return [block for document in DOCUMENTS for block in blocks(document, kind)]
 
 
-def table(document: str, first_header: str, second_header: str) -> list[list[str]]:
+def table(document, first_header, second_header):
     """The rows of the table whose header begins with these two cells."""
     head = f"| {first_header} | {second_header} |"
     lines = text_of(document).splitlines()
@@ -75,7 +75,7 @@ def table(document: str, first_header: str, second_header: str) -> list[list[str
     return rows
 
 
-def items(document: str, heading: str) -> list[str]:
+def items(document, heading):
     """The items of the list under a heading, each as one line."""
     text = text_of(document).partition(f"\n{heading}\n")[2]
     (part,) = re.findall(r"\A(?:(?!^#).*\n)*?((?:^(?:- |  ).*\n)+)", text, re.MULTILINE)
@@ -83,19 +83,19 @@ def items(document: str, heading: str) -> list[str]:
     return [" ".join(item.split()) for item in found]
 
 
-def codes(cell: str) -> list[str]:
+def codes(cell):
     """What stands in backquotes in a table cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 
-def links(document: str) -> list[tuple[str, str]]:
+def links(document):
     """Links and images to files of the repository: (path, anchor), either may be ''."""
     text = _FENCE.sub("", text_of(document))
     found = re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text)
     return [(path, anchor) for path, anchor in found if "://" not in path]
 
 
-def anchors(document: str) -> set[str]:
+def anchors(document):
     """What a link to a heading of the document may name, as GitHub makes it."""
     text = _FENCE.sub("", text_of(document))
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)

@@ -1,7 +1,5 @@
 """Documents are run in a directory of their own, and leave no names registered."""
 
-from __future__ import annotations
-
 import copy
 import os
 

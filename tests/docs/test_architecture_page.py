@@ -1,7 +1,5 @@
 """docs/architecture.md: its layers are enforced, its walks name what is there."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

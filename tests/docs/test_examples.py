@@ -1,7 +1,5 @@
 """Every example of the documents runs as it stands."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import shlex

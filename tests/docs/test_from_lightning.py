@@ -1,7 +1,5 @@
 """The arguments of Lightning's Trainer, and what is theirs here."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/from-mmcv.md: each new name exists, and its lists are those of the code."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

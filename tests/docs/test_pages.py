@@ -1,7 +1,5 @@
 """Every page: links that lead somewhere, short lines, a place in the site."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The programs in `examples/` do what they say."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

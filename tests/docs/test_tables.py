@@ -1,7 +1,5 @@
 """Tables of the documents say what the code says."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

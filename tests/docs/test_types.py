@@ -1,7 +1,5 @@
 """The package is typed for who uses it: strict checks of what users would write."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """`make outside`: a suite to run on the emulators is named and there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs that are killed, starved and lied to, and the one that was left in peace."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

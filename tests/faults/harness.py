@@ -1,7 +1,5 @@
 """Runs in processes that start at once, forked from one that has imported torch."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import multiprocessing

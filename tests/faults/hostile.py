@@ -4,8 +4,6 @@ They are given a good checkpoint and change it. `resigned` writes a manifest tha
 right about the changed files, as whoever means harm would.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the runs of this suite are made of; configs name it under `custom_imports`."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

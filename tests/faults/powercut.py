@@ -7,8 +7,6 @@ name once its directory was, in every combination, and each directory keeps its 
 order only. A rename is atomic, between two directories as well.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

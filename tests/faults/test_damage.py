@@ -4,8 +4,6 @@ Damage of each kind is in tests/checkpoint/test_damage.py; here it is of a run's
 the hundred.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A disk that is full, read-only, broken or gone: what was saved stays saved."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """benchmarks/FAULTS.md names tests that exist."""
 
-from __future__ import annotations
-
 import re
 
 from tests.faults.harness import ROOT

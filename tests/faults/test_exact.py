@@ -1,7 +1,5 @@
 """Cut anywhere, a run ends with the bits of one that was never cut."""
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -88,7 +86,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(
-    "cells", [CELLS[1:2], pytest.param(CELLS, marks=pytest.mark.faults)],
+    "cells", [CELLS[3:4], pytest.param(CELLS, marks=pytest.mark.faults)],
     ids=["one", "all"],
 )  # fmt: skip
 def test_every_cut_of_every_kind_of_run(cells, tmp_path, figures):

@@ -1,7 +1,5 @@
 """Nothing is forgotten: whatever field of a checkpoint is missing, it is noticed."""
 
-from __future__ import annotations
-
 import copy
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Thousands of damaged options and directories: never a traceback."""
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Bad data, bad numbers, too little memory, a hang: survived, or ended and said."""
 
-from __future__ import annotations
-
 import signal
 import time
 

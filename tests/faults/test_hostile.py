@@ -1,7 +1,5 @@
 """Files from strangers: nothing in them is run, nothing is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Killed at any moment, a run goes on where it stood and ends with the same bits."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

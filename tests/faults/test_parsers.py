@@ -1,7 +1,5 @@
 """What reads a checkpoint or a command line, given anything at all."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """The power goes at any moment: what was acknowledged is there, and whole."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import tempfile

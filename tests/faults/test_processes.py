@@ -1,7 +1,5 @@
 """Gone on with by another number of processes, a run trains on the same samples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

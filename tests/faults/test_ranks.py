@@ -1,7 +1,5 @@
 """Two processes, of which one fails: nobody waits for ever, both go on together."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

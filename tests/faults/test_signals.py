@@ -1,7 +1,5 @@
 """Told to stop at any moment, a run saves, leaves nobody behind, and goes on later."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """Hostile names in logs, secrets in configs, and unusual places to run in."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -30,7 +30,7 @@ PEERS = Path(__file__).with_name("peers")
 PORTING = ROOT / "examples" / "porting"
 
 
-def code_of(path: Path) -> list[str]:
+def code_of(path):
     """The lines of a program or a config that do something."""
     lines = path.read_text().splitlines()
     doc: set[int] = set()
@@ -47,14 +47,14 @@ def code_of(path: Path) -> list[str]:
     ]
 
 
-def written(*paths: Path, beside: Path | None = None) -> int:
+def written(*paths, beside=None):
     """Lines of code in all of them; only those that are not in `beside`."""
     have = Counter(code_of(beside)) if beside else Counter()
     lines = Counter(line for path in paths for line in code_of(path))
     return (lines - have).total()
 
 
-def cifar(folder: Path) -> Path:
+def cifar(folder):
     """CIFAR-10's binary files with 16 noisy images each, brighter by their class."""
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def cifar(folder: Path) -> Path:
     return folder
 
 
-def cells_run(terminal: Terminal, program: Path) -> list[list[dict]]:
+def cells_run(terminal, program):
     """What each cell of a notebook gave; cells are parted by `# %%`."""
     sources = [part.strip() for part in program.read_text().split("# %%")[1:]]
     cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
@@ -85,11 +85,11 @@ def cells_run(terminal: Terminal, program: Path) -> list[list[dict]]:
     return [cell["outputs"] for cell in done["cells"]]
 
 
-def html_of(outputs: list[dict]) -> str:
+def html_of(outputs):
     return "".join("".join(one.get("data", {}).get("text/html", "")) for one in outputs)
 
 
-def researcher(terminal: Terminal) -> int:
+def researcher(terminal):
     """Trains an own model on own data."""
     terminal("devrun", "new", "mine")
     own = ("--import", "my_data", "--import", "my_model")
@@ -99,7 +99,7 @@ def researcher(terminal: Terminal) -> int:
     return written(*(mine / f for f in ("my_data.py", "my_model.py", "config.yaml")))
 
 
-def experimenter(terminal: Terminal) -> int:
+def experimenter(terminal):
     """Sweeps a learning rate and sorts what came of it."""
     config = "digits/resnet8_digits.yaml"
     rates = ("--sweep", "optimizer.lr=0.1,0.01", "--work-dir", "sweep")
@@ -113,7 +113,7 @@ def experimenter(terminal: Terminal) -> int:
     return 0
 
 
-def notebook_user(terminal: Terminal) -> int:
+def notebook_user(terminal):
     """Trains in a notebook, and looks at the curve and the accuracy."""
     program = PEERS / "devrun_notebook.py"
     outputs = cells_run(terminal, program)
@@ -124,7 +124,7 @@ def notebook_user(terminal: Terminal) -> int:
     return written(program)
 
 
-def porter(terminal: Terminal) -> int:
+def porter(terminal):
     """Takes a script for one GPU to the CPU and to two emulated devices."""
     data = cifar(terminal.folder / "cifar")
     script = PORTING / "cifar_script.py"
@@ -163,7 +163,7 @@ def porter(terminal: Terminal) -> int:
     return written(*parts, beside=script)
 
 
-def vendor(terminal: Terminal) -> int:
+def vendor(terminal):
     """Makes a device known, tests its adapter and trains on it."""
     terminal("devrun", "new", "board", "--like", "device")
     quiet = ("-q", "--no-deps", "--no-build-isolation", "--no-index")
@@ -183,20 +183,20 @@ def vendor(terminal: Terminal) -> int:
 ROLES = (researcher, experimenter, notebook_user, porter, vendor)
 
 
-def researcher_of(name: str, terminal: Terminal) -> int:
+def researcher_of(name, terminal):
     script = PEERS / f"{name}_digits.py"
     shown = terminal("python", script)
     assert re.findall(r"accuracy:? +(0\.9\d+)", shown)
     return written(script)
 
 
-def experimenter_of(name: str, terminal: Terminal) -> int:
+def experimenter_of(name, terminal):
     script = PEERS / f"{name}_sweep.py"
     assert "lr 0.01 accuracy" in terminal("python", script)
     return written(script)
 
 
-def notebook_user_of(name: str, terminal: Terminal) -> int:
+def notebook_user_of(name, terminal):
     program = PEERS / f"{name}_notebook.py"
     outputs = cells_run(terminal, program)
     assert any("image/png" in one.get("data", {}) for one in outputs[2])
@@ -204,7 +204,7 @@ def notebook_user_of(name: str, terminal: Terminal) -> int:
     return written(program)
 
 
-def porter_of(name: str, terminal: Terminal) -> int:
+def porter_of(name, terminal):
     data = cifar(terminal.folder / "cifar")
     script = PEERS / f"{name}_port.py"
     quick = ("--epochs", 1, "--batch-size", 16, "--warmup", 3)
@@ -212,7 +212,7 @@ def porter_of(name: str, terminal: Terminal) -> int:
     return written(script, beside=PORTING / "cifar_script.py")
 
 
-def vendor_of(name: str, terminal: Terminal) -> int | None:
+def vendor_of(name, terminal):
     script = PEERS / f"{name}_device.py"
     if not script.exists():  # MMEngine's devices are a list inside of it
         return None
@@ -223,7 +223,7 @@ def vendor_of(name: str, terminal: Terminal) -> int | None:
 OTHERS = (researcher_of, experimenter_of, notebook_user_of, porter_of, vendor_of)
 
 
-def main() -> int:
+def main():
     names = ["devrun", *filter(importlib.util.find_spec, ("lightning", "mmengine"))]
     sys.stdout.write(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n")
     with tempfile.TemporaryDirectory() as folder:

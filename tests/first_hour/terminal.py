@@ -1,7 +1,5 @@
 """An environment with the built wheel, and a terminal in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -15,7 +13,7 @@ from tests.support.terminals import drawn, terminal
 ROOT = Path(__file__).parents[2]
 
 
-def environment(place: Path) -> Path:
+def environment(place):
     """The folder of programs of a new environment with devrun's wheel.
 
     The packages that are here are behind it. No index is asked, and the checkout is

@@ -1,7 +1,5 @@
 """The checkpoint hook in real, tiny runs."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """EarlyStoppingHook: when a run ends, in both runners and after a resume."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

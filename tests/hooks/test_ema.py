@@ -1,8 +1,5 @@
 """The moving average: its values, its place in evaluation, and its survival."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ from devrun.step import Capability
 from tests.support.runs import TracedRun
 
 
-def recorder() -> tuple[list[torch.Tensor], ClosureHook]:
+def recorder():
     """Weights after each update, seen before the averaging of that update."""
     seen: list[torch.Tensor] = []
     hook = ClosureHook(
@@ -27,16 +24,14 @@ def recorder() -> tuple[list[torch.Tensor], ClosureHook]:
     return seen, hook
 
 
-def batch_norm() -> nn.Module:
+def batch_norm():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
 
 
 @pytest.mark.parametrize("counted", [{"max_epochs": 3}, {"max_iters": 12}])
 @pytest.mark.parametrize(("momentum", "warm_up"), [(0.1, 100), (0.5, 10)])
-def test_average_follows_the_formula_from_the_first_weights(
-    counted: dict[str, int], momentum: float, warm_up: int
-) -> None:
+def test_average_follows_the_formula_from_the_first_weights(counted, momentum, warm_up):
     seen, record = recorder()
     hook = EMAHook(momentum=momentum, warm_up=warm_up)
     loop = TracedRun(record, hook, **counted)
@@ -49,7 +44,7 @@ def test_average_follows_the_formula_from_the_first_weights(
     assert torch.equal(loop.model.weight, seen[-1])
 
 
-def test_a_longer_interval_decays_as_much_per_update() -> None:
+def test_a_longer_interval_decays_as_much_per_update():
     seen, record = recorder()
     hook = EMAHook(momentum=0.1, interval=3, warm_up=1)
     loop = TracedRun(record, hook, max_iters=8)
@@ -61,7 +56,7 @@ def test_a_longer_interval_decays_as_much_per_update() -> None:
     assert torch.allclose(hook.averaged["weight"], expected, rtol=1e-5)
 
 
-def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None:
+def test_evaluation_has_the_average_and_training_gets_its_weights_back():
     hook = EMAHook(momentum=0.1, warm_up=1)
     loop = TracedRun(hook, max_iters=6).run()
     trained = loop.model.weight.detach().clone()
@@ -76,7 +71,7 @@ def test_evaluation_has_the_average_and_training_gets_its_weights_back() -> None
     assert not torch.equal(trained, averaged)
 
 
-def test_weights_come_back_when_evaluation_fails() -> None:
+def test_weights_come_back_when_evaluation_fails():
     loop = TracedRun(EMAHook(momentum=0.1, warm_up=1), max_iters=3).run()
     trained = loop.model.weight.detach().clone()
     with pytest.raises(ZeroDivisionError), loop.runner.evaluating():
@@ -85,10 +80,8 @@ def test_weights_come_back_when_evaluation_fails() -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7])
-def test_a_resumed_run_has_the_average_of_one_never_stopped(
-    tmp_path: Path, stop: int
-) -> None:
-    def loop() -> tuple[EMAHook, TracedRun]:
+def test_a_resumed_run_has_the_average_of_one_never_stopped(tmp_path, stop):
+    def loop():
         hook = EMAHook(momentum=0.1, warm_up=30, interval=2, buffers="average")
         return hook, TracedRun(hook, max_iters=9, model=batch_norm())
 
@@ -102,18 +95,8 @@ def test_a_resumed_run_has_the_average_of_one_never_stopped(
         assert torch.equal(hook.state_dict()["model"][name], value), name
 
 
-def test_resume_from_resumes_the_run_when_it_starts(tmp_path: Path) -> None:
-    before = EMAHook(momentum=0.1)
-    saved = TracedRun(before, max_iters=4).run().save(tmp_path)
-    hook = EMAHook(momentum=0.1, resume_from=saved)
-    loop = TracedRun(hook, max_iters=4)
-    loop.run()
-    assert loop.lrs == []  # nothing was left to train
-    assert torch.equal(hook.averaged["weight"], before.averaged["weight"])
-
-
-def test_buffers_stay_the_models_own_unless_averaged() -> None:
-    def evaluated(buffers: str) -> tuple[torch.Tensor, torch.Tensor]:
+def test_buffers_stay_the_models_own_unless_averaged():
+    def evaluated(buffers):
         loop = TracedRun(
             EMAHook(momentum=0.1, warm_up=1, buffers=buffers),
             max_iters=4,
@@ -146,7 +129,7 @@ class Noting(CPUAdapter):
         self.asked.append("sync_to_device")
 
 
-def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own() -> None:
+def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own():
     device = Noting(elsewhere=True)
     fetched = []
     after = ClosureHook("after_run", lambda runner: fetched.extend(device.asked))
@@ -158,14 +141,14 @@ def test_weights_are_fetched_and_pushed_where_the_device_keeps_its_own() -> None
     assert device.asked == ["sync_to_host", "sync_to_device", "sync_to_device"]
 
 
-def test_a_checkpoint_inside_an_evaluation_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_inside_an_evaluation_is_refused(tmp_path):
     loop = TracedRun(EMAHook(), max_iters=2).run()
     refusal = pytest.raises(CheckpointError, match="averaged weights")
     with loop.runner.evaluating(), refusal:
         loop.save(tmp_path)
 
 
-def test_a_state_of_another_model_is_refused_in_one_line() -> None:
+def test_a_state_of_another_model_is_refused_in_one_line():
     other = EMAHook()
     TracedRun(other, max_iters=1, model=nn.Linear(3, 5)).run()
     hook = EMAHook()
@@ -185,6 +168,6 @@ def test_a_state_of_another_model_is_refused_in_one_line() -> None:
         ({"buffers": "drop"}, "'copy' or 'average', got 'drop'"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_are_refused(arguments, words):
     with pytest.raises(ConfigError, match=words):
         EMAHook(**arguments)

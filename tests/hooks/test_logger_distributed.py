@@ -1,7 +1,5 @@
 """Two processes on gloo: averages over ranks, one log, every sample evaluated once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

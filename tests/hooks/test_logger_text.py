@@ -1,7 +1,5 @@
 """TextLoggerHook: MMCV's lines and the JSON file, from real runs."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """TensorBoard event files, wandb and MLflow."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

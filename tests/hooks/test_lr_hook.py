@@ -1,8 +1,5 @@
 """What all learning-rate hooks share: groups, stages, resume, subclasses."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,23 +12,23 @@ from devrun.hooks.schedules.torch_scheduler import build_lr_hook
 from tests.support.runs import TracedRun
 
 
-def two_groups(model: Any) -> torch.optim.Optimizer:
+def two_groups(model):
     groups = [{"params": [model.weight], "lr": 0.4}, {"params": [model.bias]}]
     return torch.optim.SGD(groups, lr=0.1)
 
 
-def test_each_group_keeps_its_own_initial_rate() -> None:
+def test_each_group_keeps_its_own_initial_rate():
     hook = build_lr_hook({"policy": "step", "step": 1, "gamma": 0.5})
     loop = TracedRun(hook, max_epochs=2, length=1, optimizer=two_groups).run()
     assert loop.lrs == [[0.4, 0.1], [0.2, 0.05]]
 
 
-def test_one_cycle_takes_peaks_per_group_and_per_optimizer() -> None:
+def test_one_cycle_takes_peaks_per_group_and_per_optimizer():
     per_group = {"policy": "OneCycle", "max_lr": [0.5, 0.25]}
     loop = TracedRun(build_lr_hook(per_group), max_iters=5, optimizer=two_groups).run()
     assert loop.lrs[0] == pytest.approx([0.5 / 25, 0.25 / 25])
 
-    def both(model: Any) -> dict[str, Any]:
+    def both(model):
         return {name: two_groups(model) for name in ("a", "b")}
 
     named = {"policy": "OneCycle", "max_lr": {"a": [1.0, 2.0], "b": 4.0}}
@@ -54,9 +51,7 @@ def test_one_cycle_takes_peaks_per_group_and_per_optimizer() -> None:
     ],
     ids=lambda cfg: cfg["policy"],
 )
-def test_a_resumed_run_has_the_rates_of_one_never_stopped(
-    tmp_path: Path, cfg: dict[str, Any], stop: int
-) -> None:
+def test_a_resumed_run_has_the_rates_of_one_never_stopped(tmp_path, cfg, stop):
     whole = TracedRun(build_lr_hook(cfg), max_epochs=3).run()
     first = TracedRun(build_lr_hook(cfg), max_epochs=3).run(stop_at=stop)
     second = (
@@ -65,7 +60,7 @@ def test_a_resumed_run_has_the_rates_of_one_never_stopped(
     assert first.lrs + second.lrs == whole.lrs
 
 
-def test_a_rate_kept_in_a_tensor_is_filled_in_place() -> None:
+def test_a_rate_kept_in_a_tensor_is_filled_in_place():
     rate = torch.tensor(0.1)
     hook = build_lr_hook({"policy": "exp", "gamma": 0.5, "by_epoch": False})
     loop = TracedRun(
@@ -78,7 +73,7 @@ def test_a_rate_kept_in_a_tensor_is_filled_in_place() -> None:
     assert hook.base_lr == pytest.approx([0.1])
 
 
-def test_groups_are_written_only_when_the_value_changes() -> None:
+def test_groups_are_written_only_when_the_value_changes():
     class Noted(dict):
         writes = 0
 
@@ -94,7 +89,7 @@ def test_groups_are_written_only_when_the_value_changes() -> None:
     assert Noted.writes == 2
 
 
-def test_a_subclass_that_overrides_a_stage_is_called_in_it() -> None:
+def test_a_subclass_that_overrides_a_stage_is_called_in_it():
     class Own(LrUpdaterHook):
         def before_train_iter(self, runner: Any) -> None:
             self._set_lr(runner, [0.5 / (1 + runner.iter)])
@@ -103,7 +98,7 @@ def test_a_subclass_that_overrides_a_stage_is_called_in_it() -> None:
     assert loop.first_lrs == pytest.approx([0.5, 0.25, 0.5 / 3])
 
 
-def test_a_subclass_may_change_the_warmup() -> None:
+def test_a_subclass_may_change_the_warmup():
     class Quadratic(StepLrUpdaterHook):
         def get_warmup_lr(self, cur_iters: int) -> list[float]:
             part = (cur_iters + 1) / self.warmup_iters
@@ -114,13 +109,13 @@ def test_a_subclass_may_change_the_warmup() -> None:
     assert loop.first_lrs == pytest.approx([0.025, 0.1, 0.1, 0.1])
 
 
-def test_a_schedule_by_epoch_is_refused_where_no_epoch_is_counted() -> None:
+def test_a_schedule_by_epoch_is_refused_where_no_epoch_is_counted():
     loop = TracedRun(StepLrUpdaterHook(step=2), max_iters=4)
     with pytest.raises(ConfigError, match="give by_epoch=False"):
         loop.run()
 
 
-def test_a_run_without_optimizer_is_refused() -> None:
+def test_a_run_without_optimizer_is_refused():
     loop = TracedRun(
         StepLrUpdaterHook(step=2), max_epochs=1, optimizer=lambda model: None
     )
@@ -128,7 +123,7 @@ def test_a_run_without_optimizer_is_refused() -> None:
         loop.run()
 
 
-def test_a_subclass_may_give_the_formula_alone() -> None:
+def test_a_subclass_may_give_the_formula_alone():
     class Halved(LrUpdaterHook):
         def value(self, base: float, progress: int, total: int) -> float:
             return base / 2 if progress >= total / 2 else base
@@ -137,7 +132,7 @@ def test_a_subclass_may_give_the_formula_alone() -> None:
     assert loop.first_lrs == [0.1, 0.1, 0.05, 0.05]
 
 
-def test_arguments_may_stand_in_mmcv_s_order() -> None:
+def test_arguments_may_stand_in_mmcv_s_order():
     class Mine(LrUpdaterHook):
         def __init__(self, part: float, by_epoch: bool, **kwargs: Any) -> None:
             self.part = part

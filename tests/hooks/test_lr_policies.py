@@ -1,7 +1,5 @@
 """Every learning-rate policy, value by value, against formulas written here."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -112,7 +110,7 @@ WARMUPS = {
         *(("step", each) for each in WARMUPS if each != "none"),
     ],
 )
-def test_policy_gives_the_closed_formula(name: str, warmup: str, runs: str) -> None:
+def test_policy_gives_the_closed_formula(name, warmup, runs):
     arguments, formula = POLICIES[name]
     extra, length, factor = WARMUPS[warmup]
     by_epoch = runs == "by_epoch"
@@ -131,7 +129,7 @@ def test_policy_gives_the_closed_formula(name: str, warmup: str, runs: str) -> N
 
 @pytest.mark.parametrize("anneal", ["cos", "linear"])
 @pytest.mark.parametrize("gamma", [1, 0.5])
-def test_cyclic_rises_and_falls_each_cycle(anneal: str, gamma: float) -> None:
+def test_cyclic_rises_and_falls_each_cycle(anneal, gamma):
     cfg = {
         "policy": "cyclic",
         "target_ratio": [10, 0.1],
@@ -156,7 +154,7 @@ def test_cyclic_rises_and_falls_each_cycle(anneal: str, gamma: float) -> None:
     assert loop.first_lrs == pytest.approx(expected, rel=1e-12)
 
 
-def test_one_cycle_takes_its_peak_and_length_from_the_arguments() -> None:
+def test_one_cycle_takes_its_peak_and_length_from_the_arguments():
     cfg = {"policy": "OneCycle", "max_lr": 0.5, "total_steps": 40, "pct_start": 0.25}
     loop = TracedRun(build_lr_hook(cfg), max_epochs=EPOCHS, length=LENGTH).run()
     low, end = 0.5 / 25, 0.5 / 25 / 1e4
@@ -167,7 +165,7 @@ def test_one_cycle_takes_its_peak_and_length_from_the_arguments() -> None:
     assert loop.first_lrs == pytest.approx(expected, rel=1e-12)
 
 
-def test_warmup_works_in_an_iteration_run_with_a_fixed_policy_by_epoch() -> None:
+def test_warmup_works_in_an_iteration_run_with_a_fixed_policy_by_epoch():
     cfg = {"policy": "fixed", "warmup": "constant", "warmup_iters": 2}
     loop = TracedRun(build_lr_hook(cfg), max_iters=4).run()
     assert loop.first_lrs == pytest.approx([0.01, 0.01, 0.1, 0.1])

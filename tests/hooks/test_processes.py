@@ -1,8 +1,5 @@
 """Buffers are averaged over processes, and `set_epoch` reaches every sampler."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +28,7 @@ close_dist()
 """
 
 
-def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
+def test_two_processes_have_the_mean_of_their_buffers(tmp_path):
     ranks = zygote.start_ranks(["-c", SCRIPT], cwd=tmp_path)
     said = [rank.communicate(60)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
@@ -45,19 +42,19 @@ def test_two_processes_have_the_mean_of_their_buffers(tmp_path: Path) -> None:
     assert torch.allclose(together[0], (alone[0] + alone[1]) / 2)
 
 
-def sampler() -> DistributedSampler:
+def sampler():
     data = TensorDataset(torch.arange(6))
     return DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
 
 
-def tell(loader: Any, epoch: int) -> None:
+def tell(loader, epoch):
     """The hook at the start of `epoch`, with a run that has `loader`."""
     runner = TracedRun(max_epochs=9).runner
     runner.data_loader, runner.state.epoch = loader, epoch
     DistSamplerSeedHook().before_train_epoch(runner)
 
 
-def test_a_sampler_is_told_each_epoch_before_it_begins() -> None:
+def test_a_sampler_is_told_each_epoch_before_it_begins():
     chosen = sampler()
     loader = DataLoader(chosen.dataset, sampler=chosen)
     orders, expected = [], []
@@ -71,13 +68,13 @@ def test_a_sampler_is_told_each_epoch_before_it_begins() -> None:
     assert orders[0] != orders[1]
 
 
-def test_the_sampler_inside_a_batch_sampler_is_told() -> None:
+def test_the_sampler_inside_a_batch_sampler_is_told():
     inner = sampler()
     tell(DataLoader(inner.dataset, batch_sampler=BatchSampler(inner, 2, False)), 7)
     assert inner.epoch == 7
 
 
-def test_a_loader_with_its_own_set_epoch_is_told() -> None:
+def test_a_loader_with_its_own_set_epoch_is_told():
     class Loader(list[Any]):
         def set_epoch(self, epoch: int) -> None:
             self.append(epoch)

@@ -1,11 +1,7 @@
 """Real traces of torch.profiler: where they go, and what they cover."""
 
-from __future__ import annotations
-
 import json
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,16 +11,16 @@ from devrun.hooks.simple import ClosureHook
 from tests.support.runs import TracedRun
 
 
-def names(path: Path) -> list[str]:
+def names(path):
     events = json.loads(path.read_text())["traceEvents"]
     return [event["name"] for event in events if "name" in event]
 
 
-def steps(path: Path) -> int:
+def steps(path):
     return len({name for name in names(path) if name.startswith("ProfilerStep#")})
 
 
-def run(tmp_path: Path, *, epochs: int = 2, **options: Any) -> TracedRun:
+def run(tmp_path, *, epochs=2, **options):
     loop = TracedRun(
         ProfilerHook(**options), max_epochs=epochs, length=3, work_dir=str(tmp_path)
     )
@@ -32,7 +28,7 @@ def run(tmp_path: Path, *, epochs: int = 2, **options: Any) -> TracedRun:
     return loop.run()
 
 
-def test_a_trace_of_the_first_epoch_is_written_to_work_dir(tmp_path: Path) -> None:
+def test_a_trace_of_the_first_epoch_is_written_to_work_dir(tmp_path):
     run(tmp_path)
     (trace,) = tmp_path.iterdir()
     assert trace.name == "20240101_000000.pt.trace.json"
@@ -40,14 +36,14 @@ def test_a_trace_of_the_first_epoch_is_written_to_work_dir(tmp_path: Path) -> No
     assert "aten::linear" in names(trace)
 
 
-def test_by_iteration_only_that_many_are_recorded(tmp_path: Path) -> None:
+def test_by_iteration_only_that_many_are_recorded(tmp_path):
     run(tmp_path, by_epoch=False, profile_iters=2)
     (trace,) = tmp_path.iterdir()
     assert names(trace).count("Optimizer.step#SGD.step") == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path: Path) -> None:
+def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path):
     schedule = {"wait": 1, "warmup": 1, "active": 1, "repeat": 2}
     run(tmp_path, by_epoch=False, profile_iters=6, schedule=schedule)
     first, second = sorted(tmp_path.iterdir())
@@ -55,9 +51,7 @@ def test_a_schedule_records_each_active_stretch_in_a_file(tmp_path: Path) -> Non
     assert steps(first) == steps(second) == 1
 
 
-def test_log_trace_logs_the_table_and_writes_no_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_trace_logs_the_table_and_writes_no_file(tmp_path, caplog):
     handler = {"type": "log_trace", "sort_by": "self_cpu_time_total", "row_limit": 5}
     with caplog.at_level(logging.INFO, logger="devrun.test"):
         run(tmp_path, on_trace_ready=handler)
@@ -65,8 +59,8 @@ def test_log_trace_logs_the_table_and_writes_no_file(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
-    def fail(runner: Any) -> None:
+def test_the_trace_is_written_when_the_run_fails(tmp_path):
+    def fail(runner):
         if runner.iter == 1:
             raise ZeroDivisionError
 
@@ -82,7 +76,7 @@ def test_the_trace_is_written_when_the_run_fails(tmp_path: Path) -> None:
     assert "aten::linear" in names(trace)
 
 
-def test_other_ranks_record_nothing(tmp_path: Path) -> None:
+def test_other_ranks_record_nothing(tmp_path):
     loop = TracedRun(ProfilerHook(), max_epochs=1, work_dir=str(tmp_path))
     loop.runner.session.rank = 1
     loop.run()
@@ -97,9 +91,7 @@ def test_other_ranks_record_nothing(tmp_path: Path) -> None:
         ({"on_trace_ready": {"type": "tb"}}, ValueError, "did you mean|known"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    options: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_wrong_arguments_are_refused(options, error, words):
     with pytest.raises(ConfigError, match=words) as caught:
         ProfilerHook(**options)
     assert isinstance(caught.value, error)
@@ -113,8 +105,6 @@ def test_wrong_arguments_are_refused(
         ({}, {"max_epochs": 1}, "no work_dir"),
     ],
 )
-def test_what_does_not_fit_the_run_is_refused_before_it_begins(
-    options: dict[str, Any], limit: dict[str, int], words: str
-) -> None:
+def test_what_does_not_fit_the_run_is_refused_before_it_begins(options, limit, words):
     with pytest.raises(ConfigError, match=words):
         TracedRun(ProfilerHook(**options), **limit).run()

@@ -1,7 +1,5 @@
 """ProgressHook: a bar where there is a terminal."""
 
-from __future__ import annotations
-
 import functools
 import io
 import re

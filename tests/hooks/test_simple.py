@@ -11,7 +11,7 @@ from devrun.hooks.simple import ClosureHook, EmptyCacheHook, MaxTimeHook
 from tests.support.runs import TracedRun
 
 
-def test_the_function_gets_the_runner_at_its_stage() -> None:
+def test_the_function_gets_the_runner_at_its_stage():
     seen = []
     hook = ClosureHook("before_train_epoch", lambda runner: seen.append(runner.epoch))
     TracedRun(hook, max_epochs=3).run()
@@ -19,7 +19,7 @@ def test_the_function_gets_the_runner_at_its_stage() -> None:
     assert hook.get_triggered_stages() == ["before_train_epoch"]
 
 
-def test_a_generic_stage_covers_train_and_val() -> None:
+def test_a_generic_stage_covers_train_and_val():
     seen = []
     loop = TracedRun(
         ClosureHook("after_iter", lambda r: seen.append(r.mode)), max_epochs=1
@@ -28,10 +28,10 @@ def test_a_generic_stage_covers_train_and_val() -> None:
     assert seen == ["train"] * 4 + ["val"] * 4
 
 
-def test_an_exception_stage_gets_the_exception() -> None:
+def test_an_exception_stage_gets_the_exception():
     seen = []
 
-    def fail(runner: object) -> None:
+    def fail(runner):
         raise KeyError("broken")
 
     loop = TracedRun(
@@ -44,12 +44,12 @@ def test_an_exception_stage_gets_the_exception() -> None:
     assert isinstance(seen[0], KeyError)
 
 
-def test_an_unknown_stage_is_refused_with_the_nearest() -> None:
+def test_an_unknown_stage_is_refused_with_the_nearest():
     with pytest.raises(KeyError, match="did you mean 'after_train_iter'"):
         ClosureHook("after_trian_iter", print)
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_what_cannot_be_called_is_refused():
     with pytest.raises(ConfigError, match="fn must be a function, got 3"):
         ClosureHook("after_iter", 3)
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_called_is_refused() -> None:
         ({"before_epoch": True, "after_epoch": False, "after_iter": True}, 2 + 2 * 4),
     ],
 )
-def test_it_is_asked_at_the_chosen_points(options: dict[str, bool], times: int) -> None:
+def test_it_is_asked_at_the_chosen_points(options, times):
     asked = []
 
     class Noting(CPUAdapter):
@@ -86,14 +86,14 @@ def test_it_is_asked_at_the_chosen_points(options: dict[str, bool], times: int) 
         ("h", None),
     ],
 )
-def test_durations(given: object, seconds: float | None) -> None:
+def test_durations(given, seconds):
     assert parsed_duration(given) == seconds
 
 
-def test_a_time_that_is_none_is_refused() -> None:
+def test_a_time_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="max_time must be seconds, or such as 2h"):
         MaxTimeHook("soon")
 
 
-def test_a_hook_shows_its_arguments() -> None:
+def test_a_hook_shows_its_arguments():
     assert repr(MaxTimeHook("2h")) == "MaxTimeHook(max_time='2h')"

@@ -1,7 +1,5 @@
 """IterTimerHook: what is timed, and what is left out; by a clock of the test's own."""
 
-from __future__ import annotations
-
 import pytest
 from torch.utils.data import DataLoader
 

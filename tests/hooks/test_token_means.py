@@ -1,7 +1,5 @@
 """Means over tokens: the same whatever the batches, the micro-batches and the ranks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -21,7 +19,7 @@ LENGTHS = (1, 12, 2, 11, 3, 10, 1, 9)
 VOCABULARY, LONGEST = 7, 12
 
 
-def sequences() -> list[dict[str, torch.Tensor]]:
+def sequences():
     """Eight padded sequences, of very different lengths."""
     generator = torch.Generator().manual_seed(4)
     found = []
@@ -53,7 +51,7 @@ class OwnMean(Tagger):
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
-def gpt() -> nn.Module:
+def gpt():
     torch.manual_seed(3)
     return GPT(VOCABULARY, LONGEST, n_layer=1, n_head=1, n_embd=8, dropout=0.0)
 
@@ -67,7 +65,7 @@ MODELS = {
 }
 
 
-def evaluated(kind: str, batch_size: int) -> dict[str, float]:
+def evaluated(kind, batch_size):
     model, loss = MODELS[kind][0](), MODELS[kind][1]()
     runner = EpochBasedRunner(
         model,
@@ -92,7 +90,7 @@ def test_an_evaluation_does_not_depend_on_the_batch_size(kind):
     assert_near(alone["perplexity"], math.exp(alone["loss"]))
 
 
-def collated(samples) -> dict[str, torch.Tensor]:
+def collated(samples):
     return {key: torch.stack([s[key] for s in samples]) for key in samples[0]}
 
 

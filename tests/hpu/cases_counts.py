@@ -1,7 +1,5 @@
 """Each planted fault is counted at its line, and nothing is found without faults."""
 
-from __future__ import annotations
-
 import inspect
 
 import torch

@@ -1,7 +1,5 @@
 """The keys for fine-tuning on the emulated Gaudi: what the CPU does."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Generation on a Gaudi: the tokens of the host, in the SDK's graphs."""
 
-from __future__ import annotations
-
 from tests.hpu.runs import MODE, device
 from tests.support.generation import LENGTHS, generated, gpt, prompts
 

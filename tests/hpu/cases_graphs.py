@@ -1,7 +1,5 @@
 """HPU graphs in training: the same numbers, what a new shape does, what is refused."""
 
-from __future__ import annotations
-
 import inspect
 import random
 

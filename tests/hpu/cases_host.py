@@ -4,8 +4,6 @@ Each model below says in comments what a check finds on the line; `compiled:` is
 for mode compile, where it differs. It is never at a line of devrun's or torch's.
 """
 
-from __future__ import annotations
-
 import inspect
 import io
 

@@ -1,7 +1,5 @@
 """The LSTM on a Gaudi."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.hpu.runs import device

@@ -1,7 +1,5 @@
 """In every mode: the numbers of the CPU, and state that moves to it and back."""
 
-from __future__ import annotations
-
 import torch
 
 from devrun.checkpoint import read_checkpoint

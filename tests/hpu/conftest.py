@@ -1,7 +1,5 @@
 """The tests of a mode run in a process of its own: hpu changes torch for it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The same small training on the emulated Gaudi and on the CPU, for the cases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -18,24 +16,24 @@ from tests.support.observe import Losses
 MODE: dict[str, str] = {}
 
 
-def set_up(mode: str) -> None:
+def set_up(mode):
     """Claim the device before anything else uses torch's autograd."""
     MODE["mode"] = mode
     resolve_device(device()).setup(None)
 
 
-def device(**options: Any) -> dict[str, Any]:
+def device(**options):
     return {"type": "hpu", "emulate": True, **MODE, **options}
 
 
-def net(dropout: float = 0.0, hidden: int = 16) -> nn.Module:
+def net(dropout=0.0, hidden=16):
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(4, hidden), nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, 3)
     )
 
 
-def loader(samples: int = 48, batch_size: int = 4, **options: Any) -> DataLoader[Any]:
+def loader(samples=48, batch_size=4, **options):
     generator = torch.Generator().manual_seed(5)
     inputs = torch.randn(samples, 4, generator=generator)
     data = TensorDataset(inputs, torch.arange(samples) % 3)
@@ -43,14 +41,14 @@ def loader(samples: int = 48, batch_size: int = 4, **options: Any) -> DataLoader
 
 
 def make(
-    where: Any,
-    model: Any = None,
-    optimizer: Any = None,
-    epochs: int = 2,
-    policy: Any = None,
-    lr_config: Any = None,
-    **options: Any,
-) -> tuple[Any, Losses]:
+    where,
+    model=None,
+    optimizer=None,
+    epochs=2,
+    policy=None,
+    lr_config=None,
+    **options,
+):
     """A runner that trains `model` on `where`, and its losses."""
     model = net() if model is None else model
     own = hasattr(model, "train_step")
@@ -90,7 +88,7 @@ class Counting(Hook):
         return found + (list(self.log.findings()) if MODE["mode"] == "compile" else [])
 
 
-def train(where: Any, data: Any = None, **options: Any) -> tuple[Any, list[float]]:
+def train(where, data=None, **options):
     """Train to the end; the closed runner and the losses of all updates."""
     runner, losses = make(where, **options)
     runner.run([loader() if data is None else data], [("train", 1)])
@@ -99,11 +97,11 @@ def train(where: Any, data: Any = None, **options: Any) -> tuple[Any, list[float
     return runner, values
 
 
-def weights(runner: Any) -> dict[str, torch.Tensor]:
+def weights(runner):
     return {k: v.detach().cpu() for k, v in runner.model.state_dict().items()}
 
 
-def close(first: Any, second: Any, tolerance: float = 1e-5) -> None:
+def close(first, second, tolerance=1e-5):
     """Both runs had the same losses and ended with the same weights."""
     torch.testing.assert_close(
         torch.tensor(first[1]), torch.tensor(second[1]), rtol=1e-4, atol=tolerance

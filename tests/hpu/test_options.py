@@ -1,7 +1,5 @@
 """Options are checked before the SDK is looked for; the table in the docs is true."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """What takes a process of its own: several ranks, the contract, an SDK that is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tests of other libraries share."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

@@ -3,8 +3,6 @@
 python lightning_worker.py FOLDER
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

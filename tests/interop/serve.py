@@ -1,7 +1,5 @@
 """`serve.py WORDS`: devrun in a process of its own, for a device that changes torch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

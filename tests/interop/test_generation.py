@@ -1,7 +1,5 @@
 """Hugging Face's models generate the tokens that `transformers` generates."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

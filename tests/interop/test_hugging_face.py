@@ -1,7 +1,5 @@
 """Models, tokenizers, processors and data sets of Hugging Face, from files alone."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A LightningModule trains without Lightning's Trainer, on every device alike."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

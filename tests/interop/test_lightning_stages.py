@@ -1,7 +1,5 @@
 """A LightningModule in `devrun test`, by its test_step, and in several processes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

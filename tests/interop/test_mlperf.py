@@ -1,7 +1,5 @@
 """A benchmark's log passes the checker of MLCommons, and its result is by the rules."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

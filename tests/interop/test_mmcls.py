@@ -1,7 +1,5 @@
 """Unmodified configs of MMClassification through the command line, on every device."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import io

@@ -1,7 +1,5 @@
 """Code written for MMCV 1.x, run on devrun: imports, programs, and what is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

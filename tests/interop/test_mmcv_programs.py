@@ -1,7 +1,5 @@
 """MMClassification 0.25's own training program, unmodified, on made-up files."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.engine_runs import by_mmengine, classifier, rows, train
+from tests.interop.engine_runs import MODELS, by_mmengine, classifier, rows, train
 from tests.support.strict import zip_strict
 
 pytestmark = [
@@ -65,9 +65,10 @@ def losses(work="out"):
     return [row["loss"] for row in rows("train", work)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*MODELS, *CASES])
 def test_losses_rates_and_results_are_those_of_mmengine(folder, case):
-    text = classifier("vit" if case == "layers" else "resnet") + CASES[case]
+    name = case if case in MODELS else "vit" if case == "layers" else "resnet"
+    text = classifier(name) + CASES.get(case, "")
     assert train(text) == 0
     wanted, rates, results = by_mmengine(text)
     assert losses() == pytest.approx(wanted, rel=1e-5)

@@ -11,34 +11,16 @@ import torch
 from devrun.checkpoint import read_checkpoint
 from tests.interop.engine_runs import (
     MLP,
-    MODELS,
-    by_mmengine,
     classifier,
     command,
     rows,
     train,
 )
-from tests.support.strict import zip_strict
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),
     pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
 ]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_losses_rates_and_results_are_those_of_mmengines_own_runner(folder, name):
-    text = classifier(name)
-    assert train(text) == 0
-    losses, rates, results = by_mmengine(text)
-    assert len(losses) == 10
-    ours = rows("train")
-    assert [row["loss"] for row in ours] == pytest.approx(losses, rel=1e-5)
-    assert [row["lr"] for row in ours] == pytest.approx(rates, rel=1e-12)
-    for mine, theirs in zip_strict(rows("val"), results):
-        assert theirs
-        for key, value in theirs.items():
-            assert mine[key] == pytest.approx(value)
 
 
 SCHEDULERS = (

@@ -1,7 +1,5 @@
 """MMSegmentation of MMCV 1.x: its configs, small, train, on emulated devices too."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

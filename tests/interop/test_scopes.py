@@ -1,7 +1,5 @@
 """Names of other packages' registries: which answers, and what is said if none."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.errors import ConfigError, UnknownNameError

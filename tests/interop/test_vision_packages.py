@@ -1,7 +1,5 @@
 """timm and torchvision: the examples learn, and the shipped configs run as they are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The emulated PopTorch with its settings and counters as at the start."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.devices.ipu.sdk import load

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,34 +25,34 @@ class Net(nn.Module):
         return self.head(self.dropout(x.flatten(1)))
 
 
-def net(**options: Any) -> Net:
+def net(**options):
     """The same weights each time."""
     torch.manual_seed(3)
     return Net(**options)
 
 
-def loader(samples: int = 64, batch_size: int = 4, **options: Any) -> DataLoader[Any]:
+def loader(samples=64, batch_size=4, **options):
     generator = torch.Generator().manual_seed(8)
     x = torch.randn(samples, 2, 4, 4, generator=generator)
     y = torch.randint(0, 4, (samples,), generator=generator)
     return DataLoader(TensorDataset(x, y), batch_size=batch_size, **options)
 
 
-def ipu(**options: Any) -> dict[str, Any]:
+def ipu(**options):
     return {"type": "ipu", "emulate": True, **options}
 
 
 def make(
-    device: Any,
-    model: nn.Module | None = None,
-    optimizer: Any = None,
+    device,
+    model=None,
+    optimizer=None,
     *,
-    epochs: int | None = 2,
-    iters: int | None = None,
-    stop_after: int | None = None,
-    loss: Any = None,
-    **options: Any,
-) -> tuple[Any, Losses]:
+    epochs=2,
+    iters=None,
+    stop_after=None,
+    loss=None,
+    **options,
+):
     model = net() if model is None else model
     if optimizer is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -75,7 +73,7 @@ def make(
     return runner, losses
 
 
-def train(device: Any, data: Any = None, **options: Any) -> tuple[Any, list[float]]:
+def train(device, data=None, **options):
     """A closed runner and its losses."""
     runner, losses = make(device, **options)
     try:
@@ -85,7 +83,7 @@ def train(device: Any, data: Any = None, **options: Any) -> tuple[Any, list[floa
     return runner, losses.values
 
 
-def assert_same_state(mine: Any, other: Any, **tolerance: float) -> None:
+def assert_same_state(mine, other, **tolerance):
     """The same keys and values; bit for bit without a tolerance."""
     states = (
         one if isinstance(one, dict) else one.state_dict() for one in (mine, other)

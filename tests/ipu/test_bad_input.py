@@ -1,7 +1,5 @@
 """What cannot work on an IPU is one line, before or instead of a compilation."""
 
-from __future__ import annotations
-
 import inspect
 import os
 

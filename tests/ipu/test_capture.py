@@ -1,7 +1,5 @@
 """What a forward pass does on the host is frozen in a graph, and said with its line."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Whole runs by the command line on emulated IPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

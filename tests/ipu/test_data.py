@@ -1,7 +1,5 @@
 """Loaders of combined batches, and evaluation that counts each sample once."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """`docs/ipu.md` says what the code says."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.devices.ipu.optimizer import KINDS, POLICY_KEYS

@@ -1,7 +1,5 @@
 """Generation on IPUs: the tokens of the host, in as few graphs as there are shapes."""
 
-from __future__ import annotations
-
 from tests.ipu.harness import ipu
 from tests.support.generation import generated, gpt, plain
 

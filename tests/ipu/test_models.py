@@ -1,7 +1,5 @@
 """Models of each kind, split or not, on emulated IPUs."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any

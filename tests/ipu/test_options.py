@@ -1,7 +1,5 @@
 """The `ipu:` section as options of PopTorch, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

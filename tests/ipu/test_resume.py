@@ -1,7 +1,5 @@
 """Runs that stop and go on, here and from one device to the other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

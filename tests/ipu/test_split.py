@@ -1,7 +1,5 @@
 """Split edges and recomputation checkpoints, on the emulated device."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 

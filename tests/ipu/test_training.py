@@ -1,7 +1,5 @@
 """Training on emulated IPUs gives what the CPU gives at the same global batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The recipe of ViT-B/16 on a pipeline of IPUs, with small images and layers."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real launches of `devrun train --num-devices N`, of tiny runs on the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

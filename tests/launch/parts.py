@@ -1,7 +1,5 @@
 """What configs of these tests name under `custom_imports`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A process that does not move, or is slow: who waits for whom, and every stack."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`devrun launch --print`: job files that their own parsers take."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """`--launcher slurm` and `mpi`: who this process is, as other launchers say it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

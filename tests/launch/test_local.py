@@ -1,7 +1,5 @@
 """`--num-devices N`: processes of this machine, what they say and how they end."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """LogBuffer: means, memory, and what is refused."""
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np
@@ -22,7 +20,7 @@ class Queued(torch.Tensor):
 PLACES = [torch.Tensor, Queued]
 
 
-def filled(values, counts=None) -> LogBuffer:
+def filled(values, counts=None):
     buffer = LogBuffer()
     for value, count in zip_strict(values, counts or [1] * len(values)):
         buffer.update({"loss": value}, count)

@@ -1,13 +1,10 @@
 """get_logger, print_log, collect_env, and what log files can be made to hold."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
 import re
 import resource
-import subprocess
 import sys
 
 import pytest
@@ -75,20 +72,6 @@ def test_records_cannot_forge_lines_or_steer_the_terminal(name, tmp_path, capsys
         assert second == r"    b\r\x1b[31m\x00\x85\u2028\u202e\ud800"
 
 
-def test_the_traceback_is_in_the_file_and_one_line_on_the_console(
-    name, tmp_path, capsys
-):
-    logger = get_logger(name, tmp_path / "a.log")
-    try:
-        raise RuntimeError("deep\x1b")
-    except RuntimeError:
-        logger.exception("it broke")
-    written = (tmp_path / "a.log").read_text()
-    assert "Traceback" in written
-    assert r"RuntimeError: deep\x1b" in written
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_log_file_that_cannot_be_written_is_one_line(name, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write the log file"):
@@ -113,14 +96,6 @@ def test_a_line_above_a_bar_does_not_break_it(name, monkeypatch):
     assert re.match(r"\d{4}-", line)  # starts in the first column, over a blank line
     assert line.endswith("above\n")
     assert drawn[drawn.index(line) - 1].strip() == ""
-
-
-def test_importing_and_asking_for_a_logger_does_not_load_torch():
-    code = (
-        "import sys; from devrun.log import get_logger, LogBuffer;"
-        "get_logger(); LogBuffer().update({'a': 1.0}); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_print_log_goes_where_it_is_told(name, capsys):

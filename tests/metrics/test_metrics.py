@@ -1,7 +1,5 @@
 """Metrics by name, by function and by dotted path."""
 
-from __future__ import annotations
-
 import math
 import sys
 
@@ -23,7 +21,7 @@ SCORES = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])
 TARGETS = torch.tensor([1, 1, 2])
 
 
-def outputs(**kwargs) -> StepOutput:
+def outputs(**kwargs):
     return StepOutput(log_vars={}, num_samples=3, **kwargs)
 
 

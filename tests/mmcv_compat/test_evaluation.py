@@ -1,7 +1,5 @@
 """Models with `return_loss` and data sets with `evaluate`, without a `test_fn`."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

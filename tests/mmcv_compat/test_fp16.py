@@ -1,7 +1,5 @@
 """The decorators of models written for MMCV's mixed precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Runner subclasses written for MMCV: a step or a whole loop of their own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

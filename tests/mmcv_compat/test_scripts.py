@@ -1,7 +1,5 @@
 """What scripts around an MMCV runner do: replace the model, meta, seeds, weights."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

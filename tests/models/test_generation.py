@@ -1,7 +1,5 @@
 """Generation: the tokens of the plain model, in few graphs, whatever the batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

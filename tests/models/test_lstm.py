@@ -1,7 +1,5 @@
 """The LSTM: its updates are the same on every device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.data import DataLoader

@@ -1,7 +1,5 @@
 """`gradient_checkpointing` under torch.compile and automatic mixed precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

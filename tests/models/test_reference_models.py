@@ -1,21 +1,17 @@
 """The reference models: sizes as published, values by hand, and that they learn."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from devrun.errors import ConfigError, UnknownNameError
+from devrun.errors import ConfigError
 from devrun.models import (
     GPT,
-    LOSSES,
     MLP,
     ResNet,
     StepModule,
     VisionTransformer,
-    build_loss,
 )
 from tests.support.near import assert_near
 
@@ -200,19 +196,3 @@ def test_gpt_refuses_what_does_not_fit():
         GPT(n_embd=10, n_head=3)
     with pytest.raises(ConfigError, match="9 tokens for a GPT with block_size 8"):
         GPT(**TINY_GPT)(torch.zeros(1, 9, dtype=torch.long))
-
-
-def test_torch_losses_build_by_name():
-    for name in ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss", "L1Loss"):
-        assert type(build_loss({"type": name})) is getattr(nn, name)
-        assert LOSSES.get(name) is getattr(nn, name)
-    assert isinstance(build_loss("CrossEntropyLoss"), nn.CrossEntropyLoss)
-    with pytest.raises(UnknownNameError, match="did you mean 'CrossEntropyLoss'"):
-        build_loss("CrossEntropy")
-
-
-def test_class_weights_of_a_loss_may_be_a_list_from_a_config():
-    cfg = {"type": "CrossEntropyLoss", "weight": [1, 3]}
-    loss = build_loss(cfg)
-    assert torch.equal(loss.weight, torch.tensor([1.0, 3.0]))
-    assert cfg == {"type": "CrossEntropyLoss", "weight": [1, 3]}

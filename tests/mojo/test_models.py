@@ -1,7 +1,5 @@
 """The shipped models on Modular's device: what it lacks, and that they train."""
 
-from __future__ import annotations
-
 import json
 import re
 

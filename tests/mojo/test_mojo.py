@@ -4,8 +4,6 @@ Without a GPU the device is the CPU. Kernels are compiled at their first use and
 the environment: the first run takes many minutes.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

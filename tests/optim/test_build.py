@@ -1,7 +1,5 @@
 """Optimizers from a config, one or several, and the names of their parameters."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from torch import nn
 
 from devrun.config.tree import ConfigDict
-from devrun.errors import ConfigTypeError, UnknownNameError
+from devrun.errors import UnknownNameError
 from devrun.optim import (
     OPTIMIZER_BUILDERS,
     OPTIMIZERS,
@@ -105,8 +103,3 @@ def test_a_users_optimizer_and_constructor_are_found_by_name():
         del OPTIMIZERS.module_dict["Slow"], OPTIMIZER_BUILDERS.module_dict["Halving"]
     assert isinstance(optimizer, Slow)
     assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_a_wrong_argument_shows_the_nearest():
-    with pytest.raises(ConfigTypeError, match="'momentun'; did you mean 'momentum'"):
-        build_optimizer(Gan(), {"type": "SGD", "lr": 0.1, "momentun": 0.9})

@@ -1,7 +1,5 @@
 """`paramwise_cfg` group by group, on a model with every special kind of layer."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,12 +1,9 @@
 """What each process does for test_gaudi.py: as worker.py, over emulated HCCL."""
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,7 +15,7 @@ TENSOR = {"mesh": {"tensor": 2}}
 HYBRID = {**SHARDS, "mesh": {"replicate": 2}}
 
 
-def found(folder: Path) -> dict[str, Any]:
+def found(folder):
     """Of trainings that share the group of a runner that stays open."""
     with closing(runner_of(gpt(), device=GAUDI)):
         return {

@@ -1,7 +1,5 @@
 """Each strategy on two emulated Gaudis over HCCL, against one CPU."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

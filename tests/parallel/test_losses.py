@@ -1,7 +1,5 @@
 """The table of benchmarks/RESULTS.md, at fewer updates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

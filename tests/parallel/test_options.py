@@ -1,7 +1,5 @@
 """The section `parallel`: where it may stand, and what it refuses, in one process."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

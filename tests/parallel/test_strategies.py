@@ -1,7 +1,5 @@
 """Each strategy on two real processes over gloo, against one with the whole batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,13 +3,9 @@
 Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -109,7 +105,7 @@ class Exchanges(Hook):
         self.found.append({k: n for k, n in self.mode.found.items() if n})
 
 
-def exchanges() -> Any:
+def exchanges():
     """Of an update of one micro-batch and of three, each clipped and judged."""
     found = {}
     for kind in ("ddp", "fsdp"):
@@ -123,25 +119,25 @@ def exchanges() -> Any:
     return found
 
 
-def gpt(**more: Any) -> GPT:
+def gpt(**more):
     torch.manual_seed(2)
     sizes = {"vocab_size": 20, "block_size": TOKENS, "n_layer": 2, "n_head": 4}
     return GPT(**{**sizes, "n_embd": 16, "dropout": 0.0, **more})
 
 
-def runner_of(model: Any, **options: Any) -> EpochBasedRunner:
+def runner_of(model, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
     usual = {"device": "cpu", "seed": 3, "max_epochs": 1}
     return EpochBasedRunner(model, optimizer=optimizer, **{**usual, **options})
 
 
 def train(
-    parallel: Any = None,
-    batch: int = 12,
-    accumulate: int = 1,
-    hooks: Any = (),
-    **options: Any,
-) -> dict[str, Any]:
+    parallel=None,
+    batch=12,
+    accumulate=1,
+    hooks=(),
+    **options,
+):
     """Losses and final weights of an epoch; `batch` samples an update over all."""
     config = {
         "cumulative_iters": accumulate,
@@ -164,7 +160,7 @@ def train(
     return {"losses": losses.values, "weights": weights}
 
 
-def line_of(action: Callable[[], Any]) -> str:
+def line_of(action):
     """The one line that a run ends with."""
     try:
         action()
@@ -173,11 +169,11 @@ def line_of(action: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def said(**options: Any) -> str:
+def said(**options):
     return line_of(lambda: train(**options))
 
 
-def run_on(model: nn.Module, loader: Any, hooks: Any = (), **options: Any) -> None:
+def run_on(model, loader, hooks=(), **options):
     runner = runner_of(model, **options)
     for hook in hooks:
         runner.register_hook(hook)
@@ -185,7 +181,7 @@ def run_on(model: nn.Module, loader: Any, hooks: Any = (), **options: Any) -> No
         runner.run([loader], [("train", 1)])
 
 
-def fitted(model: nn.Module, data: Any, parallel: Any, **options: Any) -> list[float]:
+def fitted(model, data, parallel, **options):
     """The mean losses of two epochs of updates of 4 samples, whoever has them."""
     log, parts = Means(), options.get("optimizer_config", {}).get("cumulative_iters", 1)
     runner = EpochBasedRunner(
@@ -207,7 +203,7 @@ def fitted(model: nn.Module, data: Any, parallel: Any, **options: Any) -> list[f
     return log.values
 
 
-def ddp() -> Any:
+def ddp():
     view = {"gradient_as_bucket_view": True, "bucket_cap_mb": 1}
     return {
         "plain": train(),
@@ -218,7 +214,7 @@ def ddp() -> Any:
     }
 
 
-def refused() -> Any:
+def refused():
     return {
         "mesh": said(parallel={"type": "fsdp", "mesh": {"shard": 3}}),
         "ddp shards": said(parallel={"type": "ddp", "mesh": {"shard": 2}}),
@@ -230,7 +226,7 @@ def refused() -> Any:
     }
 
 
-def fsdp() -> Any:
+def fsdp():
     shards = {"type": "fsdp"}
     return {
         "plain": train(shards),
@@ -247,7 +243,7 @@ def fsdp() -> Any:
     }
 
 
-def recomputed() -> GPT:
+def recomputed():
     model = gpt()
     checkpoint_blocks(model, ["h.*"])
     return model
@@ -268,15 +264,13 @@ class Net(nn.Module):
         return y
 
 
-def images(count: int = 16) -> TensorDataset:
+def images(count=16):
     generator = torch.Generator().manual_seed(1)
     pixels = torch.randn(count, 3, 8, 8, generator=generator)
     return TensorDataset(pixels, torch.arange(count) % 3)
 
 
-def convolutions(
-    parallel: Any = None, accumulate: int = 1, batch: int = 4, **update: Any
-) -> Any:
+def convolutions(parallel=None, accumulate=1, batch=4, **update):
     """Losses, running statistics and weights; batches of 4 whoever has them."""
     model = Net()
     runner = EpochBasedRunner(
@@ -313,7 +307,7 @@ class Scaled(nn.Module):
         return x * self.scale.exp()
 
 
-def scaled(parallel: Any, accumulate: int = 1) -> Any:
+def scaled(parallel, accumulate=1):
     """Losses of updates of 4 samples, and the last temperature."""
     model = Scaled()
     generator = torch.Generator().manual_seed(1)
@@ -333,7 +327,7 @@ def scaled(parallel: Any, accumulate: int = 1) -> Any:
     return {"losses": losses, "scale": model.scale.item()}
 
 
-def synced() -> str:
+def synced():
     """What becomes of the norms of a model whose device is said to be a GPU."""
     model, options = Net(), ParallelOptions.parse({"sync_bn": True})
     strategy = strategy_for(options, Mesh(options), torch.device("cuda"))
@@ -341,7 +335,7 @@ def synced() -> str:
     return type(model.body.bn1).__name__
 
 
-def norms() -> Any:
+def norms():
     return {
         "ddp": convolutions(),
         "fsdp": convolutions({"type": "fsdp"}),
@@ -350,12 +344,12 @@ def norms() -> Any:
 
 
 def averaged(
-    folder: Path,
-    parallel: Any,
-    resume: bool = False,
-    divided: bool = False,
-    **options: Any,
-) -> Any:
+    folder,
+    parallel,
+    resume=False,
+    divided=False,
+    **options,
+):
     """EMA, evaluation and prediction of uneven shares, a save and what it holds.
 
     Args:
@@ -387,7 +381,7 @@ def averaged(
     }
 
 
-def tensor() -> Any:
+def tensor():
     two = {"mesh": {"tensor": 2}}
     drops = {"dropout": 0.2}
     again = gpt(**drops)
@@ -407,7 +401,7 @@ def tensor() -> Any:
     }
 
 
-def unseeded() -> list[float]:
+def unseeded():
     """Of a run without a seed, whose processes were seeded differently."""
     torch.manual_seed(100 + dist.get_dist_info()[0])
     model = gpt(dropout=0.2)
@@ -417,7 +411,7 @@ def unseeded() -> list[float]:
     return losses
 
 
-def vit(parallel: Any) -> Any:
+def vit(parallel):
     torch.manual_seed(7)
     model = VisionTransformer(8, 4, 16, 2, 4, num_classes=3)
     nn.init.normal_(model.head.weight, std=0.1)
@@ -427,7 +421,7 @@ def vit(parallel: Any) -> Any:
 GAUDI = {"type": "hpu", "emulate": True, "fused": False}
 
 
-def refused_by_tensor() -> Any:
+def refused_by_tensor():
     two = {"mesh": {"tensor": 2}}
 
     data = Tokens()
@@ -467,7 +461,7 @@ class Evaluations(EvalHook):
 FULL: dict[str, Any] = {}
 
 
-def saved(folder: Path) -> Any:
+def saved(folder):
     """A run in one go; and one whose second epoch is under another strategy."""
     found = {}
     shards = {"type": "fsdp"}
@@ -491,7 +485,7 @@ def saved(folder: Path) -> Any:
     return found
 
 
-def one_file(folder: Path) -> Any:
+def one_file(folder):
     """Weights and first moments at the end of a run, in its `.pth`, and in two runs
     that go on from that, the second of them under DDP."""
     found: list[Any] = []
@@ -520,7 +514,7 @@ def one_file(folder: Path) -> Any:
     return found
 
 
-def damaged(folder: Path) -> str:
+def damaged(folder):
     """What is said where a file is damaged that rank 1 alone has to read."""
     runner = runner_of(gpt(), parallel={"type": "fsdp"}, work_dir=folder)
     newest = sorted((folder / "checkpoints").iterdir())[-1]
@@ -560,13 +554,13 @@ class OwnHook(OptimizerHook):
         runner.outputs["loss"].backward()
 
 
-def refused_by_fsdp(folder: Path) -> Any:
+def refused_by_fsdp(folder):
     shards = {"type": "fsdp"}
 
-    def of(**update: Any) -> str:
+    def of(**update):
         return said(parallel=shards, update=update)
 
-    def fails(model: nn.Module, hooks: Any = (), **options: Any) -> str:
+    def fails(model, hooks=(), **options):
         loader = DataLoader(Tokens(), 4)
         return line_of(lambda: run_on(model, loader, hooks, parallel=shards, **options))
 
@@ -581,7 +575,7 @@ def refused_by_fsdp(folder: Path) -> Any:
     }
 
 
-def gaudi() -> Any:
+def gaudi():
     device = {"type": "hpu", "emulate": True, "mode": "eager"}
     return {
         "fused": said(parallel={"type": "fsdp"}, device=device),
@@ -593,7 +587,7 @@ def gaudi() -> Any:
     }
 
 
-def scenarios(folder: Path) -> dict[str, Callable[[], Any]]:
+def scenarios(folder):
     return {
         "ddp": ddp,
         "fsdp": fsdp,

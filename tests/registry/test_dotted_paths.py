@@ -1,7 +1,5 @@
 """Dotted paths: what the registry holds, and nothing else."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -177,16 +175,6 @@ def test_what_an_allowed_function_makes_is_still_checked(package, allowed):
 def test_anything_else_is_refused_and_not_called(package, path):
     with pytest.raises(ConfigError, match="cannot be the type of a model"):
         MODELS.build({"type": path})
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["os.system", "subprocess.run", "builtins.eval", "builtins.exec", "shutil.rmtree"],
-)
-@pytest.mark.parametrize("registry", [MODELS, TRANSFORMS, METRICS, DATASETS])
-def test_the_standard_library_is_refused_before_any_import(path, registry):
-    with pytest.raises(ConfigError, match="is in the standard library"):
-        registry.build({"type": path, "command": "false"})
 
 
 def test_a_wrong_last_part_shows_the_nearest(package):

@@ -1,7 +1,5 @@
 """What an error carries: its parts are fields, its text is made of them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

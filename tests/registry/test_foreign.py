@@ -1,7 +1,5 @@
 """Parts of other packages: their factories, their keywords, their data sets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

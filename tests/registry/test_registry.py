@@ -1,7 +1,5 @@
 """Names go in and come out: registration, lookup, scopes."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.errors import ConfigTypeError, UnknownNameError

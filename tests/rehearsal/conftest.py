@@ -1,7 +1,5 @@
 """Small recorded runs, trained once for all tests of the folder."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

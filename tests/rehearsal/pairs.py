@@ -4,8 +4,6 @@
 process of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """`devrun devices --bench`: measured, kept for this device, refused on emulators."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from functools import partial

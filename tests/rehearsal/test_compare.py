@@ -1,7 +1,5 @@
 """`devrun compare`: planted faults are named where they are, and nothing else is."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

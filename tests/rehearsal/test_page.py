@@ -1,7 +1,5 @@
 """The page of `devrun report` in a real browser."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """`devrun report`: what the page says is what the run logged."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

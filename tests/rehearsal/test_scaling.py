@@ -1,7 +1,5 @@
 """`devrun check --devices N`: bytes that torch really sends, memory of real ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

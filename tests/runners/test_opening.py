@@ -1,7 +1,5 @@
 """What a run says before it trains: model and schedule."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from devrun.runners import EpochBasedRunner

@@ -56,6 +56,12 @@ def test_the_same_hook_twice_is_refused():
         run.register_hook(Trace)
 
 
+def test_a_stage_that_does_not_exist_is_refused_at_registration():
+    misspelt = type("Misspelt", (Hook,), {"after_train_itre": lambda *_: None})
+    with pytest.raises(ConfigError, match="after_train_iter"):
+        runner().register_hook(misspelt())
+
+
 def test_gradients_are_asked_for_at_registration():
     class Gradients(Hook):
         def after_backward(self, runner):

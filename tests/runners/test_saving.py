@@ -1,7 +1,5 @@
 """When a run saves: in the background, on a full disk, beside another run."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -1,7 +1,5 @@
 """What devrun adds to a training step, counted: times differ with the machine."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

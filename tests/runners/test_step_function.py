@@ -1,7 +1,5 @@
 """A training that is a function: no data set, no optimizer, and the same runner."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 import torch
 
-from devrun.config import Config
 from devrun.errors import ConfigError, DeviceUnavailableError, DevrunError
 from devrun.hooks import EvalHook, Hook, LoggerHook
 from devrun.registry import HOOKS
@@ -230,16 +229,6 @@ def test_the_device_is_claimed_before_anything_is_built():
     cfg["model"]["type"] = "NoSuchModel"
     with pytest.raises(DeviceUnavailableError, match="ipu"):
         build_training(cfg, progress=False)
-
-
-def test_errors_name_the_line_of_the_config(tmp_path):
-    path = tmp_path / "wrong.py"
-    path.write_text(
-        "model = dict(type='MLP',\n    hiddn=[8])\nloss = dict(type='MSELoss')\n"
-        "data = dict()\noptimizer = dict()\nrunner = dict()\ndevice = 'cpu'\n"
-    )
-    with pytest.raises(ConfigError, match=r"wrong\.py:2: model\.hiddn: .*'hidden'"):
-        build_training(Config.fromfile(path), progress=False)
 
 
 class Begins(torch.nn.Linear):

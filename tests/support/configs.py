@@ -1,7 +1,5 @@
 """Parts of configs: small models of pictures, their data, and changes of a config."""
 
-from __future__ import annotations
-
 import copy
 
 RESNET = {
@@ -49,6 +47,6 @@ def changed(config, changes):
         *above, last = path.split(".")
         node = cfg
         for key in above:
-            node = node[key]
-        node[last] = value
+            node = node[int(key)] if key.isdigit() else node.setdefault(key, {})
+        node[int(last) if last.isdigit() else last] = value
     return cfg

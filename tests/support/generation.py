@@ -1,7 +1,5 @@
 """Prompts of several lengths, and what a device makes of them."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils.data import DataLoader
 

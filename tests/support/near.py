@@ -5,8 +5,6 @@ addition rounds: what two code paths compute differs by some roundings, elsewher
 others. Only the same code run twice gives the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs whose data and model draw from every random stream."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

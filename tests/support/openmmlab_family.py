@@ -1,8 +1,6 @@
 """Made-up data in the layouts of MMSegmentation, and its installed configs with small
 images."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from pathlib import Path

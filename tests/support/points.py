@@ -1,7 +1,5 @@
 """Runs on points of two classes, which do the same every time."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

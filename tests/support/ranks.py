@@ -1,7 +1,5 @@
 """Scenarios that several processes do together, and what each of them found."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """What Python 3.9 lacks and the tests use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Terminals that programs of the tests draw on."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

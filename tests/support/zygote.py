@@ -4,8 +4,6 @@ Importing torch takes longer than most programs that tests start. One such proce
 zygote) serves each process of the test run, and what it forks becomes the program.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl

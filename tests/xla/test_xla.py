@@ -1,7 +1,5 @@
 """The plug-in of `examples/xla_device` on PyTorch/XLA's CPU: `make test-xla`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

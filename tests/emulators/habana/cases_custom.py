@@ -1,7 +1,5 @@
 """The SDK's own operators, `torch.ops.hpu.*`, against formulas on the host."""
 
-from __future__ import annotations
-
 import torch
 
 from tests.support.strict import zip_strict

@@ -1,7 +1,5 @@
 """The device: tensors, transfers, random streams, memory, storage in files."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

@@ -1,7 +1,5 @@
 """Eager mode: launches are counted, markers do nothing, compiled regions are graphs."""
 
-from __future__ import annotations
-
 import warnings
 
 import habana_frameworks.torch.core as htcore

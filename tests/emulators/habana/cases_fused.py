@@ -1,7 +1,5 @@
 """Fused optimizers, clipping, moving average and attention."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """HPU graphs: recording, replaying, and what they refuse."""
 
-from __future__ import annotations
-
 import copy
 
 import habana_frameworks.torch as ht

@@ -1,7 +1,5 @@
 """Lazy mode: graphs, what flushes them, what makes them new, and how it is reported."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import tempfile

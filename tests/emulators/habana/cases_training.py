@@ -1,7 +1,5 @@
 """Training on the device gives the host's numbers."""
 
-from __future__ import annotations
-
 import copy
 
 import habana_frameworks.torch.core as htcore

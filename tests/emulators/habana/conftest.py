@@ -1,7 +1,5 @@
 """Programs on the emulators; the tests of a mode run in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

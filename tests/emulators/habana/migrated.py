@@ -1,7 +1,5 @@
 """A training written for CUDA, on the emulated device: run by test_processes.py."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

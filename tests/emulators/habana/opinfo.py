@@ -5,8 +5,6 @@
 Values, types and, in float32, gradients against the CPU; what differs is a line each.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any
@@ -21,7 +19,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 SAMPLES = 3
 
 
-def main(names: list[str]) -> int:
+def main(names):
     """Print what differs and the counts; 1 where something differs."""
     listed = {name.partition(".")[0] for name in supported_names()}
     warnings.simplefilter("ignore")
@@ -40,7 +38,7 @@ def main(names: list[str]) -> int:
     return int(failed > 0)
 
 
-def _difference(op: Any, dtype: torch.dtype) -> str:
+def _difference(op, dtype):
     """What differs from the CPU in the first samples; empty where nothing does."""
     grads = dtype is torch.float32 and op.supports_autograd
     for number, sample in enumerate(
@@ -60,10 +58,10 @@ def _difference(op: Any, dtype: torch.dtype) -> str:
     return ""
 
 
-def _run(op: Any, sample: Any, device: str, grads: bool) -> list[Any]:
+def _run(op, sample, device, grads):
     """Results, then gradients of the inputs, as tensors of the host."""
 
-    def moved(value: Any) -> Any:
+    def moved(value):
         if not isinstance(value, torch.Tensor):
             return value
         # with the memory around a view, which `as_strided` reaches
@@ -90,11 +88,11 @@ def _run(op: Any, sample: Any, device: str, grads: bool) -> list[Any]:
     return found
 
 
-def _wants_gradient(value: Any) -> bool:
+def _wants_gradient(value):
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _draws(op: Any) -> bool:
+def _draws(op):
     """Whether its results are no matter of its inputs alone."""
     return op.name.startswith(("empty", "new_empty")) or op.name in DRAWING
 

@@ -1,7 +1,5 @@
 """The process of a mode for the files `cases_*.py`; see tests/support/modes.py."""
 
-from __future__ import annotations
-
 import warnings
 
 import habana_frameworks.torch  # noqa: F401 - makes the device known

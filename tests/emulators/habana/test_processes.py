@@ -1,7 +1,5 @@
 """What the environment decides, and what takes more than one process."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

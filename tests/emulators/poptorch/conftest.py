@@ -1,7 +1,5 @@
 """The emulator on the path, and its settings as they were after each test."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

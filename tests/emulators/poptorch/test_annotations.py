@@ -1,7 +1,5 @@
 """Blocks, stages and the checks of machine, pipeline and memory."""
 
-from __future__ import annotations
-
 import copy
 import re
 

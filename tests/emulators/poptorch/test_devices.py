@@ -1,7 +1,5 @@
 """Devices that models share, the executable cache, overlapped transfers."""
 
-from __future__ import annotations
-
 import gc
 
 import poptorch

@@ -1,7 +1,5 @@
 """Weights between host and device, the compiled signature, attaching and files."""
 
-from __future__ import annotations
-
 import copy
 import io
 import logging
@@ -64,16 +62,6 @@ def test_sending_weights_discards_what_was_trained(make, data):
     training(*data(4))
     training.copyWeightsToDevice()
     assert torch.equal(model.state_dict()["last.weight"], start["last.weight"])
-
-
-def test_inference_follows_training(make, data):
-    model = make()
-    training, inference = poptorch.trainingModel(model), poptorch.inferenceModel(model)
-    x, y = data(4)
-    for _ in range(3):
-        inference(x)
-        training(x, y)
-        torch.testing.assert_close(inference(x), model(x).detach())
 
 
 def test_forward_runs_once():
@@ -192,12 +180,6 @@ def test_constants_are_part_of_the_signature():
         inference(torch.ones(1), 2, less=1)
     with pytest.raises(poptorch.Error, match="Mandatory parameter factor missing"):
         inference(torch.ones(1))
-
-
-def test_batches_must_divide(make, data):
-    opts = poptorch.Options().deviceIterations(3)
-    with pytest.raises(AssertionError, match="Invalid batch dimension"):
-        poptorch.trainingModel(make(), opts)(*data(4))
 
 
 def test_empty_tensors_are_refused(make):

@@ -1,7 +1,5 @@
 """Products of halves are those of float32, rounded once, forward and backward."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

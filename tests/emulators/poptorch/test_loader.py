@@ -1,7 +1,5 @@
 """DataLoader: combined batches, leftovers, processes, asynchronous modes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

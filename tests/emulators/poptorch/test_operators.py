@@ -1,7 +1,5 @@
 """Operators that PopTorch does not compile are refused by name, all others run."""
 
-from __future__ import annotations
-
 import poptorch
 import pytest
 import torch

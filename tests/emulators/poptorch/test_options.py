@@ -1,7 +1,5 @@
 """Options: chaining, checks, freezing, copies, sources."""
 
-from __future__ import annotations
-
 import copy
 
 import poptorch

@@ -1,7 +1,5 @@
 """What a call returns: shapes by output mode, types, structures, losses."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 

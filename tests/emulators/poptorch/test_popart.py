@@ -1,7 +1,5 @@
 """The companion module of enumerations."""
 
-from __future__ import annotations
-
 import popart
 import poptorch
 

@@ -1,7 +1,5 @@
 """Options for one process of several, and what poprun's environment says."""
 
-from __future__ import annotations
-
 import popdist
 import popdist.poptorch
 import poptorch

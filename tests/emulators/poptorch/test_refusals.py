@@ -1,7 +1,5 @@
 """Refusals that are collected: the compilation goes on where it would end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import poptorch

@@ -1,7 +1,5 @@
 """Training on the emulator is plain PyTorch with the same global batch."""
 
-from __future__ import annotations
-
 import copy
 
 import poptorch
@@ -83,29 +81,6 @@ def test_gradients_are_summed_or_averaged(reduction, make, data):
     assert_same_weights(model, reference)
 
 
-@pytest.mark.parametrize("replicas", [2, 4, 8])
-def test_replicas_give_the_weights_of_accumulation(replicas, make, data):
-    x, y = data(16)
-    one, many = make(), make()
-    poptorch.trainingModel(one, options(2, 8))(x, y)
-    losses = poptorch.trainingModel(many, options(2, 8 // replicas, replicas))(x, y)[1]
-    assert losses.shape == (replicas,)
-    assert_same_weights(many, one)
-
-
-def test_the_norm_is_clipped_over_all_weights(make, data):
-    model = make()
-    reference = copy.deepcopy(model)
-    x, y = data(4)
-    _, loss = reference(x, y)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.01)
-    torch.optim.SGD(reference.parameters(), lr=1.0).step()
-    sgd = poptorch.optim.SGD(model.parameters(), lr=1.0, max_grad_norm=0.01)
-    poptorch.trainingModel(model, optimizer=sgd)(x, y)
-    assert_same_weights(model, reference)
-
-
 def test_batch_norm_sees_micro_batches(make, data):
     model = make(norm=True)
     reference = copy.deepcopy(model)
@@ -124,18 +99,6 @@ def test_replicas_have_statistics_of_their_own(make, data):
     torch.testing.assert_close(model.norm.running_mean, reference.norm.running_mean)
 
 
-def test_frozen_and_foreign_parameters_are_not_updated(make, data):
-    model = make()
-    model.first.weight.requires_grad_(False)
-    before = copy.deepcopy(model.state_dict())
-    sgd = torch.optim.SGD(model.last.parameters(), lr=0.1)
-    poptorch.trainingModel(model, optimizer=sgd)(*data(4))
-    after = model.state_dict()
-    assert torch.equal(before["first.weight"], after["first.weight"])
-    assert torch.equal(before["first.bias"], after["first.bias"])
-    assert not torch.equal(before["last.weight"], after["last.weight"])
-
-
 def test_half_activations_meet_float_weights():
     class Half(torch.nn.Module):
         def __init__(self):
@@ -150,35 +113,6 @@ def test_half_activations_meet_float_weights():
     assert out.dtype == torch.half
     out = poptorch.inferenceModel(model.half())(torch.ones(2, 3))
     assert out.dtype == torch.float32
-
-
-def test_a_schedule_reaches_the_device_with_set_optimizer(make, data):
-    model = make()
-    x, y = data(4)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    training = poptorch.trainingModel(model, optimizer=sgd)
-    training(x, y)
-    sgd.param_groups[0]["lr"] = 0.0
-    before = copy.deepcopy(model.state_dict())
-    training(x, y)
-    trained = copy.deepcopy(model.state_dict())
-    assert not torch.equal(before["last.weight"], trained["last.weight"])
-    training.setOptimizer(sgd)
-    training(x, y)
-    assert torch.equal(trained["last.weight"], model.state_dict()["last.weight"])
-
-
-def test_equal_hyperparameters_are_not_sent_again(make, data, emulator):
-    model = make()
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    training = poptorch.trainingModel(model, optimizer=sgd)
-    training(*data(4))
-    emulator.counts.clear()
-    training.setOptimizer(sgd)
-    assert emulator.counts["optimizer_to_device"] == 0
-    sgd.param_groups[0]["lr"] = 0.2
-    training.setOptimizer(sgd)
-    assert emulator.counts["optimizer_to_device"] == 1
 
 
 def test_a_constant_cannot_change_after_compilation(make, data):
