@@ -1,7 +1,5 @@
 """What a loader yields from the middle equals what it would have yielded there."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch.utils.data import (
@@ -88,7 +86,7 @@ def test_a_sampler_of_ones_own_is_exact_too():
 
 
 def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch():
-    own: DistributedSampler[Any] = DistributedSampler(Draws(), 2, 1, seed=5)
+    own = DistributedSampler(Draws(), 2, 1, seed=5)
     loader = prepared(Draws(), sampler=own, rank=1, world_size=2)
     got = torch.cat(read(loader, 3))[:, 0].tolist()
     own.set_epoch(3)

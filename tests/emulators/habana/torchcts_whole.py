@@ -12,7 +12,7 @@ import torch.testing._internal.common_utils as common
 from torchcts import cli, op_metadata
 
 common.extract_test_fn = lambda: None
-_known: dict[int, tuple[object, object]] = {}
+_known = {}
 _validated = op_metadata._validation_metadata
 
 
@@ -25,14 +25,14 @@ def _once(metadata):
 class WritesOnce:
     """The results are written when the run is over."""
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self, session):
         plugins = session.config.pluginmanager.get_plugins()
         (self.suite,) = (p for p in plugins if hasattr(p, "flush_results_to_disk"))
         self.write = self.suite.flush_results_to_disk
         self.suite.flush_results_to_disk = lambda: None
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self):
         self.suite.flush_results_to_disk = self.write
 
 
