@@ -9,8 +9,6 @@ from devrun.registry import DATASETS, LOSSES, MODELS
 
 
 class Labelled(Dataset):
-    """Samples whose labels are of one kind."""
-
     def __init__(self, kind="fine", count=16):
         self.kind, self.count = kind, count
 

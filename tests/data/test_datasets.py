@@ -208,8 +208,6 @@ class TestSynthetic:
 
 
 class Drawn(Dataset[Tensor]):
-    """Samples that its constructor draws."""
-
     def __init__(self):
         self.samples = torch.randn(8)
 

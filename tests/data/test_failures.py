@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from devrun.errors import DataError, HangError
-from tests.data.helpers import (
-    Draws,
-    Dying,
-    Failing,
-    prepared,
-    read,
-)
+from tests.data.helpers import Draws, Dying, Failing, prepared, read
 from tests.support import zygote
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

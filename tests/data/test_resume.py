@@ -2,21 +2,13 @@
 
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
-from tests.data.helpers import (
-    Draws,
-    KnowsEpoch,
-    prepared,
-    read,
-)
+from tests.data.helpers import Draws, KnowsEpoch, prepared, read
 from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

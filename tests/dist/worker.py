@@ -52,8 +52,6 @@ def runner_of(model, **options):
 
 
 class OwnUpdate(nn.Module):
-    """Steps the optimizer inside its train_step, as a GAN does."""
-
     def __init__(self):
         super().__init__()
         self.net = net()
@@ -248,8 +246,6 @@ def failed_on_main():
 
 
 class Room(nn.Module):
-    """Rank 1 has room for two samples at a time only."""
-
     def __init__(self, room):
         super().__init__()
         self.net, self.room = net(), room
@@ -303,8 +299,6 @@ def run_one(val=None, workflow=None, **how):
 
 @HOOKS.register_module()
 class Values(LoggerHook):
-    """The names of what was logged of evaluations."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.seen = []
@@ -361,8 +355,6 @@ def disagreements():
 
 
 class Judged(TensorDataset):
-    """One sample, whose prediction it evaluates."""
-
     def evaluate(self, results, logger):
         return {"judged": len(results)}
 

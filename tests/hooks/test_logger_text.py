@@ -192,8 +192,6 @@ def test_results_of_other_hooks_are_val_records(tmp_path):
 
 
 class Tags(LoggerHook):
-    """A user's own logger."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.logged = []

@@ -32,8 +32,6 @@ def sequences():
 
 
 class Tagger(nn.Module):
-    """Scores for each position, without a loss of its own."""
-
     def __init__(self):
         super().__init__()
         torch.manual_seed(3)

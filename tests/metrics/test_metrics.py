@@ -95,8 +95,6 @@ def test_missing_predictions_are_named():
 
 
 class Largest:
-    """A metric in torchmetrics' words, with two results."""
-
     def __init__(self):
         self.reset()
 

@@ -62,8 +62,6 @@ class Means(Hook):
 
 
 class Losses(Hook):
-    """The loss of each update over all targets of all processes."""
-
     def __init__(self):
         self.values = []
 
@@ -242,8 +240,6 @@ def recomputed():
 
 
 class Net(nn.Module):
-    """Convolutions with a batch norm."""
-
     def __init__(self):
         super().__init__()
         torch.manual_seed(5)
@@ -520,8 +516,6 @@ def damaged(folder):
 
 
 class Steps(nn.Module):
-    """Updates itself in its train_step."""
-
     def __init__(self, own, **sizes):
         super().__init__()
         self.net, self.own = gpt(**sizes), own

@@ -57,8 +57,6 @@ class Cases(pytest.File):
 
 
 class Case(pytest.Item):
-    """One function in one mode."""
-
     parent: Cases
     tested: str
     mode: str
@@ -89,8 +87,6 @@ class CaseFailure(Exception):
 
 
 class Server:
-    """The process of a mode."""
-
     def __init__(self, start, mode):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = start(mode, stderr=self.errors.fileno())

@@ -41,8 +41,6 @@ class Losses(Hook):
 
 
 class Trace(Hook):
-    """Notes every stage with (epoch, iter, inner_iter)."""
-
     def __init__(self):
         self.seen = []
 
@@ -65,8 +63,6 @@ for _stage in STAGES:
 
 
 class Lines(logging.Handler):
-    """Keeps the messages that were logged."""
-
     def __init__(self):
         super().__init__()
         self.messages = []
