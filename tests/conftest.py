@@ -232,5 +232,4 @@ def clean_repository():
 
 @pytest.fixture(scope="session")
 def root_dir() -> Path:
-    """The repository."""
     return ROOT

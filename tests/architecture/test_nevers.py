@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from devrun import errors
 from devrun.devices.update import UpdateRule
 from tests.support.strict import zip_strict
 
@@ -291,36 +290,6 @@ NAMES_EMULATORS = {
 }
 
 
-def test_19_no_text_of_our_own_error_is_taken_apart(devrun_modules):
-    """Place, key, subject and progress are fields; a text is for a reader."""
-    wrong = []
-    for m in outside_emulators(devrun_modules):
-        for node in ast.walk(m.tree):
-            if isinstance(node, ast.ExceptHandler) and node.name and catches_ours(node):
-                wrong += [m.at(use) for use in text_taken_apart(node)]
-            for target in _targets(node):
-                name = dotted(target)
-                if name.endswith(".args") and not name.startswith("self."):
-                    wrong.append(f"{m.at(node)} writes {name}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_19_finds_what_it_looks_for():
-    code = (
-        "try: f()\n"
-        "except ConfigError as error:\n"
-        "    text = str(error).removeprefix('x')\n"
-        "    if 'y' in str(error): pass\n"
-        "    re.match('z', str(error))\n"
-        "    where_named(cfg, f'{error}')\n"
-        "    raise ConfigError(f'{error}')\n"
-        "    log(str(error))\n"
-    )
-    (handler,) = ast.parse(code).body[0].handlers
-    assert catches_ours(handler)
-    assert [node.lineno for node in text_taken_apart(handler)] == [3, 4, 5]
-
-
 def test_20_no_vendor_word_outside_its_folder(devrun_modules):
     wrong = []
     for m in outside_emulators(devrun_modules):
@@ -432,38 +401,6 @@ def sets_an_item(node):
 
 def outside_emulators(modules):
     return [m for m in modules if m.room != "emulators"]
-
-
-def catches_ours(handler):
-    names = re.findall(r"\w+", ast.unparse(handler.type)) if handler.type else []
-    return any(isinstance(getattr(errors, name, None), type) for name in names)
-
-
-def text_taken_apart(handler):
-    """Where the text of the caught error decides, is searched or is cut."""
-    for node in ast.walk(handler):
-        inside = []
-        if isinstance(node, ast.Compare):
-            inside = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = dotted(node.func.value)
-            if node.func.attr in TEXT_METHODS:
-                inside = [node.func.value]
-            elif owner == "re":
-                inside = node.args
-        if any(is_text_of(part, handler.name) for part in inside):
-            yield node
-
-
-TEXT_METHODS = {
-    "endswith", "find", "index", "partition", "removeprefix", "removesuffix",
-    "replace", "rpartition", "rsplit", "startswith",
-}  # fmt: skip
-
-
-def is_text_of(node, name):
-    text = ast.unparse(node)
-    return f"str({name})" in text or f"{{{name}}}" in text
 
 
 def docstrings(tree):

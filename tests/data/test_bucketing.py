@@ -34,15 +34,15 @@ Pair = namedtuple("Pair", "ids label")
 class Sentences(Dataset[Any]):
     """Sample i is dict(ids, labels) of 2 to 30 tokens from 1 up, and its number."""
 
-    def __init__(self, size: int = 61, know_lengths: bool = False) -> None:
+    def __init__(self, size=61, know_lengths=False):
         self.all = [2 + (7 * i + i * i) % 29 for i in range(size)]
         if know_lengths:
             self.lengths = self.all
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.all)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         ids = 1 + (torch.arange(self.all[index]) * (index + 3)) % 19
         return {"ids": ids, "labels": ids, "index": index}
 
@@ -50,11 +50,11 @@ class Sentences(Dataset[Any]):
 class As(Sentences):
     """The same samples in another form."""
 
-    def __init__(self, form: Any) -> None:
+    def __init__(self, form):
         super().__init__(24)
         self.form = form
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         sample = super().__getitem__(index)
         return self.form(sample["ids"], index)
 
@@ -169,7 +169,7 @@ def test_what_is_too_long_is_refused_in_one_line():
 
 def test_known_lengths_spare_the_reading():
     class Unread(Sentences):
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index):
             raise AssertionError("read")
 
     known = Unread(40, know_lengths=True)
@@ -210,7 +210,7 @@ def test_any_start_in_any_epoch_is_exact(workers):
 
 def chosen(lengths, **options):
     """The sizes chosen for batches of one sample each."""
-    samples: Any = [torch.ones(length) for length in lengths]
+    samples = [torch.ones(length) for length in lengths]
     loader = bucketed(DataLoader(samples), pad=0, **options)
     return list(loader.collate_fn.buckets.sizes)  # type: ignore[attr-defined]
 

@@ -208,22 +208,20 @@ class TestSynthetic:
 
 
 class Drawn(Dataset[Tensor]):
-    """Samples that its constructor draws."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.samples = torch.randn(8)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> Tensor:
+    def __getitem__(self, index):
         return self.samples[index]
 
 
 class Grown(Drawn):
     built = 1
 
-    def __init__(self) -> None:
+    def __init__(self):
         Grown.built += 1
         self.samples = torch.zeros(Grown.built)
 

@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from devrun import dist
-from devrun.errors import (
-    DeviceUnavailableError,
-)
+from devrun.errors import DeviceUnavailableError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")
 

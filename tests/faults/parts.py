@@ -153,8 +153,6 @@ class OneRank(Hook):
 
 @HOOKS.register_module()
 class Slow(Hook):
-    """Takes a while over each update."""
-
     def __init__(self, seconds):
         self.seconds = seconds
 

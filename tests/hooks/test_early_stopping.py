@@ -1,5 +1,3 @@
-"""EarlyStoppingHook: when a run ends, in both runners and after a resume."""
-
 import math
 
 import pytest

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from tests.interop.engine_runs import (
-    MLP,
-    classifier,
-    command,
-    rows,
-    train,
-)
+from tests.interop.engine_runs import MLP, classifier, command, rows, train
 
 pytestmark = [
     pytest.mark.usefixtures("mmpretrain"),

@@ -150,8 +150,6 @@ class Scores(nn.Module):
 
 
 class Images:
-    """23 images with labels and names."""
-
     def __len__(self):
         return 23
 

@@ -200,8 +200,6 @@ class Record:
 
 
 class Structured(nn.Module):
-    """Takes and returns nested things."""
-
     def __init__(self):
         super().__init__()
         self.net = net()

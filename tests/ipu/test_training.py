@@ -135,8 +135,6 @@ def test_a_subclass_that_only_has_another_name_is_what_it_inherits():
 
 
 class Moves(Hook):
-    """Transfers seen after each update."""
-
     def __init__(self, counts):
         self.counts, self.seen = counts, []
 
@@ -181,8 +179,6 @@ def test_evaluation_shares_the_weights_and_compiles_once(emulation):
 
 
 class Scores(Hook):
-    """The loss of every evaluation."""
-
     def __init__(self, scores):
         self.scores = scores
 
@@ -191,8 +187,6 @@ class Scores(Hook):
 
 
 class Reader(Hook):
-    """Somebody who looks at a weight now and then."""
-
     def __init__(self):
         self.seen = {}
 

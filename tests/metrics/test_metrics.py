@@ -95,15 +95,13 @@ def test_missing_predictions_are_named():
 
 
 class Largest:
-    """A metric in torchmetrics' words, with two results."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.reset()
 
-    def reset(self) -> None:
-        self.seen: list[float] = []
+    def reset(self):
+        self.seen = []
 
-    def update(self, predictions, targets) -> None:
+    def update(self, predictions, targets):
         self.seen.append(float(predictions.max()))
 
     def compute(self):

@@ -6,13 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from devrun.errors import ConfigError
-from devrun.models import (
-    GPT,
-    MLP,
-    ResNet,
-    StepModule,
-    VisionTransformer,
-)
+from devrun.models import GPT, MLP, ResNet, StepModule, VisionTransformer
 from tests.support.near import assert_near
 
 TINY_RESNET = {"stage_blocks": (1, 1, 1), "base_channels": 8, "stem": "cifar"}

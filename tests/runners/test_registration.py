@@ -111,8 +111,6 @@ def test_a_run_begins_with_one_row_a_hook(caplog):
 
 def test_an_own_optimizer_hook_does_the_update():
     class Signed(OptimizerHook):
-        """Sign descent."""
-
         def after_train_iter(self, runner):
             runner.optimizer.zero_grad()
             runner.outputs["loss"].backward()

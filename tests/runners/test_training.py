@@ -1,5 +1,3 @@
-"""A whole training run built from one config."""
-
 import copy
 import logging
 import re
@@ -78,8 +76,6 @@ def test_a_config_becomes_a_run_and_stays_as_it_was(tmp_path):
 
 
 class Sends(LoggerHook):
-    """Would send what is logged somewhere."""
-
     def prepare_dry_run(self):
         return False
 
