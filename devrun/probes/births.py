@@ -145,10 +145,10 @@ def _is_plain(kind: Any) -> bool:
 
 
 def hidden(value: Any) -> list[Tensor]:
-    """Of modules in a plain list, or in a dict, which no module knows of."""
+    """Of a module, or those in a plain list or dict, which no module knows of."""
     parts = value.values() if type(value) is dict else value
     if type(value) not in (list, tuple, dict):
-        return []
+        parts = [value]
     modules = [part for part in parts if isinstance(part, nn.Module)]
     return [one for each in modules for one in (*each.parameters(), *each.buffers())]
 

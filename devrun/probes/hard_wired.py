@@ -24,12 +24,12 @@ from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
 
-_CUDA = "cuda"
+_CUDA, _NCCL = "cuda", "nccl"
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
     "module": "leave it out, or guard it: if torch.cuda.is_available()",
     "map_location": 'map_location="cpu"',
-    "nccl": "leave it out: devrun train --num-devices starts the processes",
+    "backend": "leave it out: devrun train --num-devices starts the processes",
     "DataParallel": "leave it out: devrun train --num-devices uses several devices",
     "pin_memory": "leave it out: loaders pin what goes to a device",
     "cuda": "x.to(y.device) of a tensor y beside it; a module, a buffer or a batch "
@@ -58,7 +58,7 @@ _SENT = (
 _AMP = "torch.cuda.amp"
 _LEFT_OUT = ("autocast", "GradScaler")
 """What torch does without, and warns, where there is no CUDA."""
-_NAMES = ("module", "nccl", "DataParallel", "pin_memory")
+_NAMES = ("module", "backend", "DataParallel", "pin_memory")
 """What names CUDA in the call itself."""
 _LITERAL = re.compile("""["']cuda(:\\d+)?["']""")
 _RANGES = ("mark", "range_push", "range_pop")
@@ -169,9 +169,12 @@ class Substitutes(TorchFunctionMode):
             kind = f"{name}Tensor"
             replace(torch.cuda, kind, self._typed(kind))
         replace(torch, "Generator", self._generator())
-        replace(torch, "load", self._loaded())
-        replace(torch, "set_default_device", self._default())
-        replace(distributed, "init_process_group", self._grouped())
+        load = self._given("map_location='cuda'", 1, "map_location", "cpu")
+        replace(torch, "load", load)
+        default = self._given("set_default_device('cuda')", 0, "device", self._device)
+        replace(torch, "set_default_device", default)
+        begin = self._given("init_process_group('nccl')", 0, "backend", "gloo")
+        replace(distributed, "init_process_group", begin)
         replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
         if self._available:
             replace(torch.cuda, "is_available", self._asked(True))
@@ -300,33 +303,19 @@ class Substitutes(TorchFunctionMode):
 
         return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
-    def _loaded(self) -> Callable[..., Any]:
-        def load(file: Any, map_location: Any = None, *args: Any, **more: Any) -> Any:
-            if _is_cuda(map_location):
-                self._tell("map_location='cuda'", "map_location")
-                map_location = "cpu"
-            before: Any = load.before  # type: ignore[attr-defined]
-            return before(file, map_location, *args, **more)
+    def _given(self, what: str, at: int, name: str, instead: str) -> Callable[..., Any]:
+        """A call whose argument `name`, also at the place `at`, may not be CUDA's."""
 
-        return load
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+            place = at if at < len(args) else name
+            if given.get(place) == _NCCL or _is_cuda(given.get(place)):
+                self._tell(what, name)
+                given[place] = instead
+            args = tuple(given.pop(number) for number in range(len(args)))
+            return call.before(*args, **given)  # type: ignore[attr-defined]
 
-    def _default(self) -> Callable[..., None]:
-        def choose(device: Any) -> None:
-            if _is_cuda(device):
-                self._tell("set_default_device('cuda')", "device")
-                device = self._device
-            choose.before(device)  # type: ignore[attr-defined]
-
-        return choose
-
-    def _grouped(self) -> Callable[..., Any]:
-        def begin(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if backend == "nccl":
-                self._tell("init_process_group('nccl')", backend)
-                backend = "gloo"
-            return begin.before(backend, *args, **kwargs)  # type: ignore[attr-defined]
-
-        return begin
+        return call
 
     def _alone(self, init: Any) -> Callable[..., None]:
         def begin(self_: Any, module: Any, *args: Any, **kwargs: Any) -> None:

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from devrun.blame import cause_of
 from devrun.hooks.base import Hook
+from devrun.parallel.strategy import optimizers_in
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.request import Request
+from devrun.probes.sites import defined
 
 
 class Training(Protocol):
@@ -125,9 +127,15 @@ class Probes:
     torch_device: str = "cpu"
 
 
-def is_ours(hook: Hook) -> bool:
-    """Whether it is here for the rehearsal alone."""
-    return isinstance(hook, Watching)
+def own_hooks(runner: Any) -> list[Hook]:
+    """Those that are not here for the rehearsal alone."""
+    return [hook for hook in runner.hooks if not isinstance(hook, Watching)]
+
+
+def own_parts(runner: Any) -> list[Any]:
+    """These, and optimizers of the user's own classes."""
+    optimizers = optimizers_in(runner.optimizer)
+    return [*own_hooks(runner), *(one for one in optimizers if defined(type(one)))]
 
 
 def safely(note: Notebook, call: Callable[..., Any], *args: Any) -> Any:

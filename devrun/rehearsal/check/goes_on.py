@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ from devrun.data.seeded import SeededCollate
 from devrun.errors import DataError, DevrunError, NoGradientError, is_out_of_memory
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
-from devrun.probes.probe import is_ours
+from devrun.probes.probe import own_hooks
 from devrun.probes.sites import defined, maker_of, of_error
 from devrun.probes.sources import names
 from devrun.probes.workarounds import refusal
@@ -28,6 +29,8 @@ from devrun.tensors import batch_size_of
 
 _PARTS = 8
 """Of the time of a rehearsal, one update or one stage of a hook may take a part."""
+_OTHERS = 16
+"""Samples that are tried where the first one cannot be read."""
 
 
 class _NeverEnds(BaseException):
@@ -82,8 +85,8 @@ class GoesOn:
             self._stop(training)
         step = self._kept(runner.adapter.train_step, self._update, training)
         runner.adapter.train_step = step  # type: ignore[method-assign]
-        for hook in runner.hooks:
-            for stage in set() if is_ours(hook) else set(hook.get_triggered_stages()):
+        for hook in own_hooks(runner):
+            for stage in set(hook.get_triggered_stages()):
                 if stage not in ("on_exception", "after_backward"):
                     call = getattr(hook, stage)
                     setattr(hook, stage, self._kept(call, lambda *_: None, training))
@@ -102,11 +105,13 @@ class GoesOn:
     ) -> Callable[..., Any]:
         """`call`, or what is `instead` of it where the user's code breaks in it."""
 
+        session = training.runner.session
+        past = partial(repaired, self._mended, self._repaired, session)
+
         def kept(*args: Any) -> Any:
             while True:
                 try:
-                    model = training.runner.session.step_module
-                    with self._timed(), self._mended, repaired(self._repaired, model):
+                    with self._timed(), past():
                         return call(*args)
                 except _NeverEnds as error:
                     again = self._ended(error, training)
@@ -118,11 +123,12 @@ class GoesOn:
                 if not again:
                     return instead(*args)
 
+        kept.past = past  # type: ignore[attr-defined]
         return kept
 
     def _ended(self, error: _NeverEnds, training: Training) -> bool:
         """Whether what never ended can be done again, without a loop of it."""
-        loop = self._sources.leave_out(error, LOOPS).gone
+        loop = self._sources.leave_out(error, kinds=LOOPS).gone
         self._hangs(loop or of_error(error))
         if not loop:
             self._stop(training)
@@ -160,12 +166,11 @@ class GoesOn:
         if site is None:
             raise error
         follows = self._sources.follows(error) or getattr(error, "follows", False)
-        left = Left(site, follows)
-        mends = isinstance(error, REFUSALS) and site not in self._mended.lines
-        if mends and not self._compiles:
-            self._mended.lines[site] = not (follows and of_shape(error))
-        else:
-            left = self._sources.leave_out(error)
+        left, lines = Left(site), self._mended.lines
+        if self._compiles or site in lines or not isinstance(error, REFUSALS):
+            left = self._sources.leave_out(error, follows)
+        if not self._compiles:
+            lines.setdefault(site, not (follows and of_shape(error)))
         if not given and isinstance(error, KeyError):  # of a hook
             follows |= self._note.left_out and names(training.runner.model, error)
         if not follows:
@@ -190,18 +195,17 @@ class GoesOn:
     def _read(self, kind: type) -> Callable[[Any, Any], Any]:
         """`__getitem__` of a data set: a sample that can be read."""
         given: Any = vars(kind)["__getitem__"]
+        last: list[Any] = []
 
         def read(dataset: Any, index: Any) -> Any:
             try:
-                found = given(dataset, index)
+                last[:] = [given(dataset, index)]
             except Exception as error:
-                past = isinstance(error, IndexError) and index >= len(dataset)
-                if past or not hasattr(read, "last"):
+                if isinstance(error, IndexError) and index >= len(dataset):
                     raise
+                last[:] = last or [_another(given, dataset, error)]
                 self._note.found(refusal(error))
-                return read.last
-            read.last = found  # type: ignore[attr-defined]
-            return found
+            return last[0]
 
         return read
 
@@ -267,6 +271,14 @@ class GoesOn:
         for name in ("forward", "train_step", "val_step"):
             if hasattr(training.runner.model, name):
                 setattr(training.runner.model, name, stop)
+
+
+def _another(given: Callable[[Any, Any], Any], dataset: Any, error: Exception) -> Any:
+    """The first sample that can be read; `error`, if there is none."""
+    for index in range(min(len(dataset), _OTHERS)):
+        with suppress(Exception):
+            return given(dataset, index)
+    raise error
 
 
 def _kinds(training: Training) -> list[type]:

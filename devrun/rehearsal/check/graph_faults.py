@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from devrun.hooks.base import Priority
 from devrun.probes import sites
 from devrun.probes.births import keepers
 from devrun.probes.finding import Finding
-from devrun.probes.probe import Probe, Training, is_ours
+from devrun.probes.probe import Probe, Training, own_parts
 from devrun.probes.sources import stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
 from devrun.run import Run
@@ -57,17 +57,19 @@ def backward_faults(
 
 
 @contextmanager
-def repaired(found: Collection[str], model: nn.Module) -> Iterator[None]:
-    """Within, what is changed in place is copied before, and what is kept has no graph.
+def repaired(
+    mended: TorchFunctionMode, found: Collection[str], session: Any
+) -> Iterator[None]:
+    """Within `mended`, what is changed is copied before, and what is kept has no graph.
 
     Args:
         found: what ended a backward pass.
     """
-    for owner, name, _ in list(_kept(model.modules())):
+    for owner, name, _ in list(_kept(session.step_module.modules())):
         if f"self.{name}" in found:
             setattr(owner, name, map_tensors(_leaf, getattr(owner, name)))
     copied = saved_tensors_hooks(Tensor.clone, lambda one: one)
-    with copied if _TENSOR in found else nullcontext():
+    with mended, copied if _TENSOR in found else nullcontext():
         yield
 
 
@@ -77,10 +79,9 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 def _changed(training: Any, batch: Any) -> list[str | None]:
     changes = _Changes()
-    try:
+    hooks = saved_tensors_hooks(lambda one: (one, one._version), changes.needs)
+    with suppress(Exception), hooks:  # of the user's model, called once more
         run_again(training, batch, changes).backward()
-    except Exception:  # noqa: BLE001 - of the user's model, called once more
-        return changes.sites or [None]
     return changes.sites or [None]
 
 
@@ -93,16 +94,8 @@ class _Changes(TorchFunctionMode):
         # the tensors themselves: the memory of one that is gone is another's next
         self._made: list[tuple[Tensor, int, str | None]] = []
 
-    def __enter__(self) -> Any:
-        self._hooks = saved_tensors_hooks(lambda one: (one, one._version), self._needs)
-        self._hooks.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *details: Any) -> None:
-        super().__exit__(*details)
-        self._hooks.__exit__(*details)
-
-    def _needs(self, saved: tuple[Tensor, int]) -> Tensor:
+    def needs(self, saved: tuple[Tensor, int]) -> Tensor:
+        """A backward pass needs what was saved as the version that it was."""
         tensor, version = saved
         for one, after, site in self._made:
             if _place(one) == _place(tensor) and after > version:
@@ -156,8 +149,7 @@ class KeptGraphs(Probe):
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        hooks = (one for one in runner.hooks if not is_ours(one))
-        for owner, name, count in _kept((*self._whole.modules(), *hooks)):
+        for owner, name, count in _kept((*self._whole.modules(), *own_parts(runner))):
             self._counts.setdefault((type(owner), name), []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:

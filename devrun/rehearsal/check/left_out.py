@@ -17,21 +17,23 @@ from torch import nn
 
 from devrun.probes.sites import is_library, user_line
 from devrun.python38 import unparsed
-from devrun.tensors import tensors_in
+from devrun.tensors import held
 
 LOOPS = (ast.While, ast.For)
 _STAY = (ast.Pass, ast.Return)
 """Statements that are needed, or nothing."""
-_STANDS_IN = """\
- try: {0}
- except NameError: {0} = __import__("torch").zeros((), device="cpu")
+BENT = "_has_another_shape"
+"""Attribute of a tensor that comes of what raised, and was got past."""
+_STANDS_IN = f"""\
+ try: {{0}}
+ except NameError: {{0}} = __import__("torch").zeros((), device="cpu"); {{0}}.{BENT} = 1
 """
-
-
 _GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
-_SHAPES = re.compile("shape|size|dimension|expand|broadcast|multiplied|ambiguous|0-d")
+_SHAPES = re.compile(
+    "shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|single"
+)
 
 
 class Left(NamedTuple):
@@ -39,8 +41,6 @@ class Left(NamedTuple):
 
     gone: str | None
     """Where it was left out; None: it is needed."""
-    follows: bool
-    """Whether it may have raised for want of what was left out before it."""
     cuts: bool = False
     """Whether weights may have no gradient for it."""
 
@@ -68,15 +68,17 @@ class Sources:
             self._trees[file] = ast.parse(Path(file).read_bytes(), file)
         return self._trees[file]
 
-    def leave_out(self, error: BaseException, kinds: Any = ast.stmt) -> Left:
+    def leave_out(
+        self, error: BaseException, follows: bool = False, kinds: Any = ast.stmt
+    ) -> Left:
         """Leave out the innermost statement that led to `error`, where it raises.
 
         A function of a module goes on without it; a script must be run again.
 
         Args:
+            follows: whether it raised for want of what was left out before it.
             kinds: of statements that may go.
         """
-        follows = self.follows(error)
         for frame, inside, line in self._places(error):
             if _NONE in str(error):
                 self._none |= _loaded_at(inside, line)
@@ -94,8 +96,8 @@ class Sources:
             cuts = not isinstance(gone, (ast.Assert, ast.Raise)) and _weighs(
                 gone, frame
             )
-            return Left(f"{code.co_filename}:{gone.lineno}", follows, cuts)
-        return Left(None, follows)
+            return Left(f"{code.co_filename}:{gone.lineno}", cuts)
+        return Left(None)
 
     def follows(self, error: BaseException) -> bool:
         """Whether it may have raised for want of what was left out before it."""
@@ -170,10 +172,9 @@ def run_script(
                 exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
                 break
             except Exception as error:  # noqa: BLE001 - the user's own
-                left = sources.leave_out(error)
-                if not left.follows:
+                if not (follows := sources.follows(error)):
                     broke(error)
-                if not left.gone:
+                if not sources.leave_out(error, follows).gone:
                     break
 
 
@@ -280,7 +281,7 @@ def _weighs(gone: ast.AST, frame: FrameType) -> bool:
     known = {name: frame.f_locals.get(name) for name in _names(gone, ast.Load)}
     return any(
         (name in called and isinstance(value, nn.Module))
-        or any(one.requires_grad for one in tensors_in(value))
+        or any(one.requires_grad for one in held(value))
         for name, value in known.items()
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Tuple
 
@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
-from devrun.rehearsal.check.left_out import of_shape
+from devrun.rehearsal.check.left_out import BENT, of_shape
 from devrun.tensors import map_tensors, tensors_in
 
 REFUSALS = (RuntimeError, TypeError, IndexError, ValueError)
 _VALUES = ("__bool__", "__float__", "__int__", "__index__", "__len__", "__iter__")
-_BENT = "_has_another_shape"
-"""Attribute of a tensor that comes of a call which raised, and was got past."""
 _SHAPES = ("view", "reshape", "expand", "unflatten")
 _INDEX = re.compile("ind(ex|ices)|[Ll]ong|int(eger|64)")
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "__matmul__")
@@ -47,10 +45,9 @@ class Mended(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
         if not self.lines:
             return func(*args, **kwargs)
-        bent = any(hasattr(one, _BENT) for one in tensors_in((args, kwargs)))
+        bent = any(hasattr(one, BENT) for one in tensors_in((args, kwargs)))
         try:
             made = func(*args, **kwargs)
         except REFUSALS as error:
@@ -60,44 +57,49 @@ class Mended(TorchFunctionMode):
                 raise
             if not (self.lines[site] or follows):
                 self._other(site, error)
-            ways = _ways(name, args, kwargs, str(error))
-            made, bent = self._instead(func, (args, kwargs), ways, bent)
+            made, bends = _instead(func, args, kwargs, str(error))
+            bent = bent or bends
             if made is None:
                 raise
         for one in tensors_in(made) if bent else ():
-            setattr(one, _BENT, True)
+            setattr(one, BENT, True)
         return made
 
-    def _instead(
-        self, func: Any, given: Given, ways: Iterable[Given], bent: bool
-    ) -> tuple[Any, bool]:
-        """What to go on with, and whether it has a shape that was not asked for."""
-        name = getattr(func, "__name__", "")
-        for args, kwargs in ways:
-            try:
-                return func(*args, **kwargs), bent
-            except REFUSALS:
-                continue
-        args, kwargs = given
-        if name in ("view", "resize_"):
+
+def _instead(func: Any, args: Any, kwargs: Any, said: str) -> tuple[Any, bool]:
+    """What to go on with, and whether it has a shape that was not asked for."""
+    name = getattr(func, "__name__", "")
+    for bends, ways in enumerate(
+        (_ways(args, kwargs, said), _bent(name, args, kwargs))
+    ):
+        for given, named in ways:
             with suppress(*REFUSALS):
-                return args[0].reshape(*args[1:]), bent
-        return _first(name, args, kwargs), True
+                return func(*given, **named), bool(bends)
+    if name in ("view", "resize_"):
+        with suppress(*REFUSALS):
+            return args[0].reshape(*args[1:]), False
+    return _first(name, args, kwargs), True
 
 
-def _ways(name: str, args: Any, kwargs: Any, said: str) -> Iterator[Given]:
-    """Other arguments to call it with, after it `said` why it takes not these."""
+def _ways(args: Any, kwargs: Any, said: str) -> Iterator[Given]:
+    """Other values to call it with, after it `said` why it takes not these."""
     floats = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
     if floats:
         kind = next((one for one in floats if one.requires_grad), floats[0]).dtype
         yield _each(lambda x: x.to(kind) if x.is_floating_point() else x, args, kwargs)
         yield _each(lambda x: x.to(kind), args, kwargs)
+    if "sorted" in said:
+        yield _each(lambda x: x if x.dim() > 1 else x.sort(0, True)[0], args, kwargs)
     if _INDEX.search(said):
         yield _each(lambda x: x if x.is_floating_point() else _zeros(x), args, kwargs)
         if len(args) > 1:
             first, second, *rest = args
             yield (first, _each(_zeros, second), *rest), kwargs
             yield (_each(_zeros, first), second, *rest), kwargs
+
+
+def _bent(name: str, args: Any, kwargs: Any) -> Iterator[Given]:
+    """Other sizes and parts to call it with, of which comes another shape."""
     if name not in _SHAPES:  # as `k` of topk
         yield [1 if type(one) is int else one for one in args], kwargs
     parts = args[0] if args and isinstance(args[0], (list, tuple)) else ()
@@ -128,5 +130,5 @@ def _first(name: str, args: Any, kwargs: Any) -> Tensor | None:
         sizes = (*given[0].shape[:-1], width)
         return first.sum() * 0 + torch.zeros(sizes, device=first.device)
     if ("loss" in name or "entropy" in name) and first.is_floating_point():
-        return first.mean()
+        return first.abs().mean()
     return first

@@ -225,7 +225,7 @@ def _resume(
 
     def resumed(carried: Mapping[Any, Any]) -> Updates:
         training = _built(cfg, request)
-        second = Updates(training, carried)
+        second = Updates(training, first, carried)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
             for probe in probing:

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
-from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
-from devrun.probes.probe import Watching, is_ours
+from devrun.probes.probe import Watching, own_parts
 from devrun.probes.sites import defined
 from devrun.probes.sources import assigned
 from devrun.run import Run
@@ -79,19 +78,25 @@ class Updates(Watching):
     """Notes each update of a run by its number, and saves in the middle of the run.
 
     Args:
-        carried: what the run takes over from the one that it goes on from, besides the
-            checkpoint.
+        first: the updates of the run that it goes on from.
+        carried: what it takes over from there, besides the checkpoint.
     """
 
     priority = Priority.LOWEST
 
     def __init__(
-        self, training: Training, carried: Mapping[Key, Any] = MappingProxyType({})
+        self,
+        training: Training,
+        first: Updates | None = None,
+        carried: Mapping[Key, Any] = MappingProxyType({}),
     ) -> None:
+        begun = training if first is None else first.training
+        self._known = list(begun.runner.model.parameters())
         self.by_number: dict[int, Update] = {}
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
-        self.training, self._carried = training, carried
+        self.training: Training = training
+        self._carried = carried
         self._weights = self._batch = ""
         self._trained: set[str] = set()
         """Digests of the weights before each update."""
@@ -108,9 +113,13 @@ class Updates(Watching):
 
     def before_run(self, runner: Run) -> None:
         held = _attributes(self.training) if self._carried else {}
-        for key, value in self._carried.items():
-            if key in held:
-                _put(*held[key], value)
+        for key in self._carried.keys() & held.keys():
+            _put(*held[key], self._carried[key], self._parameters())
+
+    def _parameters(self) -> dict[int, Any]:
+        """Those of the model, by the ids that they had in the run before."""
+        mine = self.training.runner.model.parameters()
+        return {id(one): new for one, new in zip(self._known, mine)}
 
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
@@ -118,10 +127,8 @@ class Updates(Watching):
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         runner.adapter.sync_to_host(runner.model)
-        weights, state = (
-            dict(runner.model.named_parameters()),
-            runner.model.state_dict(),
-        )
+        weights = dict(runner.model.named_parameters())
+        state = runner.model.state_dict()
         trained = _digest(weights)
         self._trained.add(trained)
         self.batch = runner.data_batch
@@ -132,10 +139,8 @@ class Updates(Watching):
     def after_train_iter(self, runner: Run) -> None:
         loss = _digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
-        if (
-            not runner.state.by_epoch
-            and runner.iter + 1 == (runner.max_iters or 0) // 2
-        ):
+        middle = (runner.max_iters or 0) // 2
+        if not runner.state.by_epoch and runner.iter + 1 == middle:
             self._save(runner)
 
     def after_train_epoch(self, runner: Run) -> None:
@@ -149,7 +154,7 @@ class Updates(Watching):
         known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
         new = [key for key in now if key not in before]
         for key in (*sources, *known, *new):
-            self.changed[key] = _copy(getattr(*held[key]))
+            self.changed[key] = _copy(getattr(*held[key]), self._parameters())
         self.saved = runner.save_checkpoint(name="middle")
 
 
@@ -160,10 +165,8 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     of the files that they are in.
     """
     runner, loader = training.runner, training.loaders[0]
-    hooks = [one for one in runner.hooks if not is_ours(one)]
-    own = [one for one in optimizers_in(runner.optimizer) if defined(type(one))]
     data = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    owners = [*keepers((*runner.model.modules(), *hooks, *data, *own))]
+    owners = [*keepers((*runner.model.modules(), *own_parts(runner), *data))]
     found: dict[Key, tuple[Any, str]] = {}
     numbers: Counter[Any] = Counter()
     for owner in owners:
@@ -200,8 +203,8 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
     return found
 
 
-def _copy(value: Any) -> Any:
-    """`value` as it is now; None of what cannot be copied."""
+def _copy(value: Any, known: dict[int, Any]) -> Any:
+    """`value` now, with what is `known` by id; None of what cannot be copied."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, Optimizer):
@@ -209,16 +212,17 @@ def _copy(value: Any) -> Any:
     if tensors := hidden(value):
         return [one.detach().clone() for one in tensors]
     if isinstance(value, deque):
-        return deque((_copy(one) for one in value), value.maxlen)
+        return deque((_copy(one, known) for one in value), value.maxlen)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of `cycle`, which newer Pythons keep
-            return deepcopy(map_tensors(lambda one: one.detach().clone(), value))
+            copied = map_tensors(lambda one: one.detach().clone(), value)
+            return deepcopy(copied, {**known})
     except Exception:  # noqa: BLE001 - the user's own
         return None
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
+def _put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
     now = getattr(owner, name)
     if value is None:
         return
@@ -230,7 +234,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
         for one, saved in zip(tensors, value):
             one.detach().copy_(saved)
     else:
-        setattr(owner, name, _copy(value))
+        setattr(owner, name, _copy(value, known))
 
 
 def _digest(value: Any) -> str:

@@ -18,15 +18,14 @@ from devrun.devices.device_section import option_place
 from devrun.devices.options import IndexedOptions, parse_options
 from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
-from devrun.parallel.strategy import optimizers_in
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import engine_in
 from devrun.probes.keys import line_of
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
-from devrun.probes.probe import Probe, Training, Watching
+from devrun.probes.probe import Probe, Training, Watching, own_parts
 from devrun.probes.request import Request
-from devrun.probes.sites import defined, line_asking
+from devrun.probes.sites import line_asking
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
@@ -74,8 +73,7 @@ class Steps(Probe):
     def built(self, training: Training) -> None:
         runner = training.runner
         self._runner = runner
-        own = [one for one in optimizers_in(runner.optimizer) if defined(type(one))]
-        tag_host(runner.session.step_module, [*runner.hooks, *own], self.origins)
+        tag_host(runner.session.step_module, own_parts(runner), self.origins)
         adapter: Any = runner.adapter
         # the host reads no number for nothing there: log_vars has tensors
         adapter.host_shared = False

@@ -116,9 +116,10 @@ class Syncs(Judge):
             self._note(*_LABELS[call])
 
     def findings(self, updates: int) -> Iterator[Finding]:
-        """Of the lines that waited in most of the updates, not at their first only."""
+        """Of the lines that waited in two updates, one after the other."""
         for found in super().findings(updates):
-            if len(self._seen[found.key]) * 2 > updates:
+            seen = self._seen[found.key]
+            if any(number + 1 in seen for number in seen):
                 yield found
 
     def _note(self, label: str, remedy: str) -> None:

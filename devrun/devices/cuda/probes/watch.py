@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,11 +106,11 @@ class Calls(TorchFunctionMode):
             if name in _LEAVE or (name == "to" and _to_host(args, kwargs)):
                 return self._leaving(name, func, args, kwargs)
             if name == "tensor" and isinstance(first, (list, tuple)):
-                self._stacked(first)
+                self._reads(name, flat_tensors(first))
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only
             if name == "save":
-                self._saved(first)
+                self._reads(name, tensors_in(first))
                 return func(*args, **kwargs)
             made = func(*args, **kwargs)
         finally:
@@ -145,28 +145,17 @@ class Calls(TorchFunctionMode):
 
         return call
 
-    def _saved(self, value: Any) -> None:
-        """All of `value` is read."""
-        if any(map(self._origins.on_device, tensors_in(value))):
+    def _reads(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """The call `name` reads all of them, one by one."""
+        if not self.quiet and any(map(self._origins.on_device, tensors)):
             for judge in self._judges:
-                judge.leaves("save")
-        self.quiet = True
-
-    def _stacked(self, parts: Sequence[Any]) -> None:
-        """A tensor is made of a list, whose tensors are read one by one."""
-        for part in flat_tensors(parts):
-            if self._origins.on_device(part):
-                for judge in self._judges:
-                    judge.leaves("tensor")
-                self.quiet = True
-                return
+                judge.leaves(name)
+            self.quiet = True
 
     def _leaving(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         leaves = self._origins.on_device(tensor)
-        if leaves and not self.quiet:
-            for judge in self._judges:
-                judge.leaves(name)
+        self._reads(name, [tensor])
         self.quiet = True
         made = func(*args, **kwargs)
         if leaves and name in _COPIES:

@@ -30,7 +30,7 @@ _INSTEAD = {
     "cuda": 'x.to("hpu")',
     "module": "torch.hpu.NAME, or leave it out",
     "map_location": 'map_location="cpu", and .to("hpu") of what is loaded',
-    "nccl": 'init_process_group("hccl")',
+    "backend": 'init_process_group("hccl")',
     "DataParallel": "one process a card: DistributedDataParallel, backend hccl",
     "autocast": 'torch.autocast("hpu", dtype=torch.bfloat16)',
     "GradScaler": "leave it out: bf16 needs no loss scaling",
