@@ -79,7 +79,9 @@ VENDORS = (
     "torch_mlu",
     "intel_extension_for_pytorch",
 )
-WITHOUT_TORCH = ("devrun", "devrun.errors", "devrun.config", "devrun.registry")
+WITHOUT_TORCH = (
+    "devrun", "devrun.errors", "devrun.config", "devrun.registry", "devrun.dist",
+)  # fmt: skip
 
 
 def room_of(target):

@@ -290,18 +290,39 @@ NAMES_EMULATORS = {
 }
 
 
-def test_20_no_vendor_word_outside_its_folder(devrun_modules):
+DEVICES_OF_VENDORS = re.compile(r"\b(hpu|ipu|gaudi|ipus)\b|\bipu_", re.IGNORECASE)
+KNOW_NO_VENDOR = re.compile(
+    r"devrun/(config|runners|hooks)/|devrun/errors\.py"
+    r"|devrun/devices/(__init__|base|resolve|eager|update|cpu|cuda|generic)\.py"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "may"),
+    [
+        (
+            VENDOR_WORDS,
+            lambda path: (
+                re.match(r"devrun/devices/(hpu|ipu)\b", path) or path in NAMES_EMULATORS
+            ),
+        ),
+        # what a device adds to configs, resumes and `auto` comes from its facts
+        (DEVICES_OF_VENDORS, lambda path: not KNOW_NO_VENDOR.match(path)),
+    ],
+    ids=["20 outside its folder", "23 above the devices"],
+)
+def test_20_23_no_vendor_is_named(devrun_modules, words, may):
     wrong = []
     for m in outside_emulators(devrun_modules):
-        its_own = re.match(r"devrun/devices/(hpu|ipu)\b", m.path)
-        if its_own or m.path in NAMES_EMULATORS:
+        if may(m.path):
             continue
         told = {id(node) for node in docstrings(m.tree)}
-        for node in ast.walk(m.tree):
-            text = getattr(node, "value", None) if id(node) not in told else None
-            if isinstance(node, ast.Constant) and isinstance(text, str):
-                if VENDOR_WORDS.search(text):
-                    wrong.append(f"{m.at(node)} {text[:60]!r}")
+        wrong += [
+            f"{m.at(node)} {node.value[:60]!r}"
+            for node in ast.walk(m.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if id(node) not in told and words.search(node.value)
+        ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -329,29 +350,6 @@ def test_22_an_update_is_made_once(devrun_modules):
                 ):
                     found.append(f"{module.at(node)}: {name}")
     assert not found, "\n".join(found)
-
-
-DEVICES_OF_VENDORS = re.compile(r"\b(hpu|ipu|gaudi|ipus)\b|\bipu_", re.IGNORECASE)
-KNOW_NO_VENDOR = re.compile(
-    r"devrun/(config|runners|hooks)/|devrun/errors\.py"
-    r"|devrun/devices/(__init__|base|resolve|eager|update|cpu|cuda|generic)\.py"
-)
-
-
-def test_23_no_vendors_name_above_the_devices(devrun_modules):
-    """What a device adds to configs, resumes and `auto` comes from its facts."""
-    wrong = []
-    for m in devrun_modules:
-        if not KNOW_NO_VENDOR.match(m.path):
-            continue
-        told = {id(node) for node in docstrings(m.tree)}
-        wrong += [
-            f"{m.at(node)} {node.value[:60]!r}"
-            for node in ast.walk(m.tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if id(node) not in told and DEVICES_OF_VENDORS.search(node.value)
-        ]
-    assert not wrong, "\n".join(wrong)
 
 
 OF_A_TRIAL = {

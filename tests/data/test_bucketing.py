@@ -134,24 +134,6 @@ def test_what_pads_by_itself_is_padded_further():
         assert after["mask"].sum() == before["mask"].sum()
 
 
-def test_a_collator_of_hugging_face_with_its_tokenizer():
-    pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
-
-    words = tokenizers.models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(words), pad_token="[PAD]"
-    )
-    data = As(lambda ids, i: {"input_ids": [1] * len(ids)})
-    loader = loader_of(data, collate_fn=DataCollatorWithPadding(tokenizer))
-    pad = {"input_ids": 0, "attention_mask": 0}
-    batches = list(bucketed(loader, pad=pad, sizes=[16, 32]))
-    assert lengths_in(batches, "input_ids") <= {16, 32}
-    assert [int(n) for b in batches for n in b["attention_mask"].sum(1)] == data.all
-    assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
-
-
 def test_without_buckets_the_longest_sample_of_a_batch_decides():
     longest = bucketed(loader_of(), pad=PAD, sizes="longest", multiple_of=8)
     assert lengths_in(longest) <= {8, 16, 24, 32}

@@ -71,11 +71,6 @@ def test_val_epochs_are_looked_at_where_nothing_evaluates():
     assert runner.epoch == 2
 
 
-def test_a_run_that_improves_goes_on():
-    runner = run(scores(1, 2, 3), EarlyStoppingHook("acc", patience=1), length=3)
-    assert not runner.should_stop
-
-
 def test_state_goes_on_in_a_resumed_run():
     first = EarlyStoppingHook("acc", patience=3)
     run(scores(0.9, 0.1), first, length=2)

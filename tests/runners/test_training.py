@@ -181,24 +181,6 @@ def test_a_dry_run_finds_what_would_end_the_run(monkeypatch, what):
     assert "\n" not in str(caught.value)
 
 
-def test_no_validation_registers_no_evaluation():
-    training = build_training(config(), validate=False, progress=False)
-    assert "EvalHook" not in hooks_of(training)
-    without = config()
-    del without["data"]["val"]
-    assert "EvalHook" not in hooks_of(build_training(without, progress=False))
-
-
-def test_the_iteration_runner_evaluates_by_iteration():
-    cfg = config(
-        runner={"type": "IterBasedRunner", "max_iters": 4}, evaluation={"interval": 2}
-    )
-    training = build_training(cfg, progress=False)
-    (evaluation,) = [h for h in training.runner.hooks if type(h).__name__ == "EvalHook"]
-    assert evaluation.by_epoch is False
-    training.run()
-
-
 def test_fp16_and_accumulation_in_mmcvs_words():
     cfg = config(fp16={"loss_scale": 512.0}, optimizer_config={"cumulative_iters": 2})
     training = build_training(cfg, progress=False)
