@@ -132,6 +132,7 @@ def keepers(owners: Iterable[Any]) -> Iterator[Any]:
         seen.add(id(one))
         yield one
         for value in getattr(one, "__dict__", {}).values():
+            value = getattr(value, "transforms", value)  # of what calls them in turn
             parts = value.values() if isinstance(value, dict) else value
             inside = parts if isinstance(value, (dict, list, tuple)) else [value]
             kinds: list[Any] = [type(one) for one in inside]

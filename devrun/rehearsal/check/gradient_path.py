@@ -31,8 +31,8 @@ _BACKWARD = (
     "leave backward() out, which every update does; or call optimizer.step() after it",
 )
 _UNREGISTERED = (
-    "the model does not know what is in a list or dict: these weights get gradients, "
-    "and are neither trained nor saved",
+    "the model does not know of these weights, as of what is in a list or dict: they "
+    "get gradients, and are neither trained nor saved",
     "put them in an nn.ModuleList or nn.ModuleDict",
 )
 

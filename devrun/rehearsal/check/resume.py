@@ -169,11 +169,12 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     owners = [*keepers((*runner.model.modules(), *own_parts(runner), *data))]
     found: dict[Key, tuple[Any, str]] = {}
     numbers: Counter[Any] = Counter()
+    saved = {id(one) for one in runner.session.step_module.modules()}
     for owner in owners:
         unsaved = getattr(owner, "_non_persistent_buffers_set", ())
         known = getattr(owner, "__dict__", {}) if defined(type(owner)) else ()
         for name in (*known, *unsaved):
-            if name not in _SAVED:
+            if name not in _SAVED and id(getattr(owner, name)) not in saved:
                 found[type(owner), numbers[type(owner)], name] = owner, name
         numbers[type(owner)] += 1
     # a class that a program executes may be of no file that is loaded
