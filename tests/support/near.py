@@ -5,10 +5,9 @@ addition rounds: what two code paths compute differs by some roundings, elsewher
 others. Only the same code run twice gives the same bits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from tests.support.strict import zip_strict
 
@@ -34,9 +33,6 @@ def assert_near(found, expected, roundings=200):
         allowed = roundings * max(torch.finfo(t.dtype).eps for t in (ours, theirs))
         off = float((ours.double() - theirs.double()).abs().max())
         assert off <= allowed * largest, f"{name} is off by {off:g} of {largest:g}"
-
-
-_Pairs = Iterator[tuple[str, Tensor, Tensor]]
 
 
 def _pairs(found, expected, name):
