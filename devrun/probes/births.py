@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.utils import _device
 
 from devrun.probes import sites
@@ -19,7 +20,7 @@ from devrun.probes.origins import Host
 from devrun.probes.sites import asking, defined, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
-from devrun.tensors import held
+from devrun.tensors import held, tensors_in
 
 _FACTORIES = frozenset(
     [
@@ -36,7 +37,7 @@ _MOVED = {"_parameters", "_buffers", "_modules"}
 _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 _AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
-_AS_MODULES = "self.NAME = nn.ModuleList(...), which is moved with it"
+_AS_MODULES = "nn.ModuleList, ModuleDict or ParameterList of it, which is moved"
 
 
 def birth_of(
@@ -110,7 +111,9 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         ):
             for name, value in values.items():
                 modules = hidden(value) if values is own else []
-                tensors = [*held(value), *modules]
+                is_distribution = isinstance(value, Distribution)
+                own_tensors = tensors_in(value) if is_distribution else held(value)
+                tensors = [*own_tensors, *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
@@ -146,12 +149,13 @@ def _is_plain(kind: Any) -> bool:
 
 
 def hidden(value: Any) -> list[Tensor]:
-    """Of a module, or those in a plain list or dict, which no module knows of."""
+    """Of weights and modules, alone or in a list or dict: no module knows of them."""
     parts = value.values() if type(value) is dict else value
-    if type(value) not in (list, tuple, dict):
-        parts = [value]
-    modules = [part for part in parts if isinstance(part, nn.Module)]
-    return [one for each in modules for one in (*each.parameters(), *each.buffers())]
+    inside = parts if type(value) in (list, tuple, dict) else [value]
+    weights = [part for part in inside if isinstance(part, nn.Parameter)]
+    modules = [part for part in inside if isinstance(part, nn.Module)]
+    owned = (one for each in modules for one in (*each.parameters(), *each.buffers()))
+    return [*weights, *owned]
 
 
 def _assigned(line: str) -> str:

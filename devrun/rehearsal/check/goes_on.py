@@ -29,6 +29,7 @@ from devrun.tensors import batch_size_of
 
 _PARTS = 8
 """Of the time of a rehearsal, one update or one stage of a hook may take a part."""
+_ENDLESS = "end the loop after a number of turns; --timeout gives it more seconds"
 _OTHERS = 16
 """Samples that are tried where the first one cannot be read."""
 
@@ -249,17 +250,9 @@ class GoesOn:
             signal.signal(signal.SIGALRM, before)
 
     def _hangs(self, site: str | None) -> None:
-        self._note.found(
-            Finding(
-                severity="breaks",
-                kind="hangs",
-                what="a loop" if site else "an update",
-                why=f"it did not get on within {self.seconds:.0f} s",
-                remedy="end the loop after a number of turns; --timeout gives it more "
-                "seconds",
-                site=site,
-            )
-        )
+        what = "a loop" if site else "an update"
+        why = f"it did not get on within {self.seconds:.0f} s"
+        self._note.found(Finding("breaks", "hangs", what, why, _ENDLESS, site))
 
     def _stop(self, training: Training) -> None:
         """Nobody calls the model again, here or in a forked process."""

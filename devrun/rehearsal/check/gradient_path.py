@@ -33,7 +33,7 @@ _BACKWARD = (
 _UNREGISTERED = (
     "the model does not know of these weights, as of what is in a list or dict: they "
     "get gradients, and are neither trained nor saved",
-    "put them in an nn.ModuleList or nn.ModuleDict",
+    "put them in an nn.ModuleList, nn.ModuleDict or nn.ParameterList",
 )
 
 

@@ -27,6 +27,11 @@ LATE = "late parameter"
 _IN_PLACE = re.compile("modified by an inplace operation|in-place operation")
 _AGAIN = re.compile("backward through the graph a second time")
 _TENSOR = "a tensor"
+_GROWN = (
+    "it grows with every update, and each tensor in it keeps what its backward pass "
+    "needed: memory runs out",
+    "keep x.detach() there, and no more of them than are read",
+)
 _GROWS = 3
 """Updates over which what is kept must grow."""
 
@@ -155,15 +160,7 @@ class KeptGraphs(Probe):
     def after(self, training: Training) -> Iterator[Finding]:
         for (owner, name), counts in self._counts.items():
             if len(counts) >= _GROWS and counts == sorted(set(counts)):
-                yield Finding(
-                    severity="slow",
-                    kind="kept graph",
-                    what=name,
-                    why="it grows with every update, and each tensor in it keeps what "
-                    "its backward pass needed: memory runs out",
-                    remedy="keep x.detach() there, and no more of them than are read",
-                    site=stored(owner, name),
-                )
+                yield Finding("slow", "kept graph", name, *_GROWN, stored(owner, name))
 
 
 class LateParameters(Probe):

@@ -32,7 +32,7 @@ _GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
 _SHAPES = re.compile(
-    "shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|single"
+    r"shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|\dD|single"
 )
 
 
@@ -270,6 +270,13 @@ def _renamed(inside: Any, line: int, error: KeyError, frame: FrameType) -> Any:
             except Exception:  # noqa: BLE001 - the user's own
                 return None
             node.slice = ast.copy_location(ast.Constant(close), node)
+            return statement
+    last = [one for one, _ in _calls(error)][-1].f_locals.values()
+    held = next((one for one in last if isinstance(one, dict)), {})
+    names = [name for name in held if isinstance(name, str)]
+    for node in ast.walk(inside) if names else ():  # one of a list of names
+        if isinstance(node, ast.Constant) and node.value in error.args[:1]:
+            node.value = get_close_matches(str(node.value), names, 1, 0)[0]
             return statement
     return None
 

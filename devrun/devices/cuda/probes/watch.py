@@ -197,17 +197,15 @@ class Operators(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        inputs = list(flat_tensors(args))
-        inputs += flat_tensors(kwargs.values())
+        inputs = [*flat_tensors(args), *flat_tensors(kwargs.values())]
         where = [self._origins.of(tensor) for tensor in inputs]
-        hosts = [
-            (tensor, one) for tensor, one in zip(inputs, where) if isinstance(one, Host)
-        ]
+        given = zip(inputs, where)
+        hosts = [(one, host) for one, host in given if isinstance(host, Host)]
         on_device = DEVICE in where
         if on_device and not self._calls.quiet:
             name = func._schema.name.rpartition("::")[2]
-            calls = self._calls
-            op = Op(name, calls.name, args, kwargs, inputs, hosts, calls.autocast)
+            call, cast = self._calls.name, self._calls.autocast
+            op = Op(name, call, args, kwargs, inputs, hosts, cast)
             for judge in self._judges:
                 judge.operator(op)
         made = func(*args, **kwargs)
