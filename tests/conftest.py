@@ -228,9 +228,3 @@ def clean_repository():
     left -= {".pytest_cache", ".hypothesis", "__pycache__"}
     if left:
         pytest.fail(f"the test left {sorted(left)} in the repository")
-
-
-@pytest.fixture(scope="session")
-def root_dir() -> Path:
-    """The repository."""
-    return ROOT

@@ -64,7 +64,7 @@ class FiniteGuard:
             if not self.immediate:
                 self._remember(loss)
                 return False
-            value = loss.tolist()
+            value = loss.item()  # which, unlike tolist, a plug-in's tensor has
         bad = mine = not math.isfinite(value)
         if self.agree:  # all ranks leave out the same update, or none does
             bad = all_reduce_max(float(bad)) > 0
@@ -83,7 +83,7 @@ class FiniteGuard:
             if not self.immediate:
                 self._remember(norm)
                 return False
-            value = norm.tolist()
+            value = norm.item()
         if math.isfinite(value):
             if self.judges_gradients:
                 self._in_a_row = 0

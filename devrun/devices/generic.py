@@ -122,7 +122,8 @@ class GenericAdapter(EagerAdapter):
         self._looked.add(kind)
         if len(self.missing) == before:
             return
-        said = without_kernels(self.name, self.missing)
+        more = dict(list(self.missing.items())[before:])
+        said = without_kernels(self.name, more)
         if self.options.fallback is None:
             raise DeviceUnavailableError(
                 f"{said}: use other operators, or set device: {{type: {self.name}, "

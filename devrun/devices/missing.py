@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.tensors import map_tensors
+from devrun.tensors import map_tensors, tensors_in
 
 _CALL = re.compile(r'File "(.+?)", line (\d+)')
+_STATISTICS = ("running_mean", "running_var")
 
 
 class MissingOperators(TorchDispatchMode):
@@ -47,28 +48,41 @@ class MissingOperators(TorchDispatchMode):
         return self._on_host(func, args, kwargs)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        ours: dict[int, tuple[Tensor, Tensor, int]] = {}
+        ours: dict[int, tuple[Tensor, Tensor]] = {}
 
         def fetched(tensor: Tensor) -> Tensor:
             if tensor.device.type != self._device.type:
                 return tensor
             copied = tensor.cpu()
-            ours[id(copied)] = (tensor, copied, copied._version)
+            ours[id(copied)] = (tensor, copied)
             return copied
 
         args, kwargs = map_tensors(fetched, (list(args), dict(kwargs)))
         if kwargs.get("device") is not None:
             kwargs["device"] = torch.device("cpu")
         given = func(*args, **kwargs)
-        for tensor, copied, version in ours.values():
-            if copied._version != version:  # changed in place
-                tensor.copy_(copied)
+        for copied in _written(func, args, kwargs):
+            if id(copied) in ours:
+                ours[id(copied)][0].copy_(copied)
 
         def returned(tensor: Tensor) -> Tensor:
             known = ours.get(id(tensor))
             return tensor.to(self._device) if known is None else known[0]
 
         return map_tensors(returned, given)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The operands that an operator changes in place.
+
+    Its schema says which they are, but for the statistics of a BatchNorm; a tensor's
+    version does not, since nothing counts it within a dispatch mode.
+    """
+    for index, argument in enumerate(func._schema.arguments):
+        alias, name = argument.alias_info, argument.name
+        if name in _STATISTICS or (alias is not None and alias.is_write):
+            given = args[index] if index < len(args) else kwargs.get(name)
+            yield from tensors_in(given)
 
 
 def _users_line() -> str | None:

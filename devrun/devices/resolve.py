@@ -22,6 +22,7 @@ from devrun.errors import (
     nearest,
 )
 from devrun.python38 import entry_points
+from devrun.text import joined
 
 if TYPE_CHECKING:
     from devrun.devices.base import DeviceAdapter, DeviceInfo
@@ -187,6 +188,7 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
     Raises:
         UnknownNameError: no such device, with the nearest name.
         DeviceUnavailableError: its module cannot be imported.
+        ConfigError: it is no adapter of this devrun, or two packages offer it.
     """
     if name in _registered:
         return _load(name, _registered[name], "register_device")
@@ -194,7 +196,7 @@ def adapter_class(name: str) -> type[DeviceAdapter]:
         return _load(name, ADAPTERS[name], "devrun")
     plugins = _entry_points()
     if name in plugins:
-        return _load(name, plugins[name], "an installed package")
+        return _load(name, _only(name, plugins[name]), "an installed package")
     if name in _plugged_names():
         from devrun.devices.generic import plugged_in
 
@@ -223,20 +225,38 @@ def _load(name: str, target: Any, owner: str) -> type[DeviceAdapter]:
         module, _, attribute = target.partition(":")
         try:
             target = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # also a vendor's library that does not fit
             raise DeviceUnavailableError(
                 f"its adapter {module}:{attribute} ({owner}) cannot be imported: "
-                f"{error}",
+                f"{joined(error)}",
                 subject=f"device {name!r} is not here",
             ) from error
     if not (isinstance(target, type) and issubclass(target, DeviceAdapter)):
         raise ConfigError(
             f"device {name!r} ({owner}): {target!r} is not a subclass of DeviceAdapter"
         )
+    if lacked := sorted(getattr(target, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"device {name!r} ({owner}): {target.__module__}.{target.__name__} has no "
+            f"{', '.join(lacked)}, which this devrun asks of an adapter: "
+            "install its release for this devrun"
+        )
     return target
 
 
-def _entry_points() -> dict[str, str]:
-    """Name -> target of what installed packages offer."""
-    points = entry_points(ENTRY_POINT_GROUP)
-    return {point.name: point.value.replace(" ", "") for point in points}
+def _entry_points() -> dict[str, set[str]]:
+    """Name -> targets of what installed packages offer."""
+    found: dict[str, set[str]] = {}
+    for point in entry_points(ENTRY_POINT_GROUP):
+        found.setdefault(point.name, set()).add(point.value.replace(" ", ""))
+    return found
+
+
+def _only(name: str, targets: set[str]) -> str:
+    if len(targets) > 1:
+        raise ConfigError(
+            f"device {name!r} is offered by {' and '.join(sorted(targets))}; uninstall "
+            "the package that you do not mean"
+        )
+    (target,) = targets
+    return target

@@ -161,7 +161,7 @@ class UpdateTests(AdapterTests):
         for grad, theirs in zip(grads, gradients(plain)):
             self.assert_close(grad, theirs)
         for now, was in zip(during, before):
-            assert torch.equal(now, was)
+            assert torch.equal(now.cpu(), was.cpu())
 
     def test_what_is_not_finite_is_found_before_a_save_at_the_latest(
         self, adapter: DeviceAdapter
@@ -245,7 +245,7 @@ class StateTests(AdapterTests):
     ) -> None:
         Session(adapter, UpdatePolicy(accumulate=4))
         prepared = adapter.prepare_dataloader(loader(10, 4), training=False)
-        read = [labels.tolist() for _, labels in prepared]
+        read = [labels.cpu().tolist() for _, labels in prepared]
         assert read == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_an_unknown_option_is_refused_and_the_config_left_alone(self) -> None:

@@ -23,8 +23,6 @@ class Import:
 
 
 class Module:
-    """One source file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path.relative_to(ROOT).as_posix()
         self.is_package = path.name == "__init__.py"
@@ -79,13 +77,11 @@ def _read(*folders):
 
 @pytest.fixture(scope="session")
 def devrun_modules():
-    """Every module of the package."""
     return _read("devrun")
 
 
 @pytest.fixture(scope="session")
 def modules():
-    """Every module of the package and the tools."""
     return _read("devrun", "tools")
 
 

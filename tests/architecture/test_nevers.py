@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from devrun import errors
 from devrun.devices.update import UpdateRule
-from tests.support.strict import zip_strict
 
 DEVICE_NAMES = {
     "cpu",
@@ -291,48 +289,39 @@ NAMES_EMULATORS = {
 }
 
 
-def test_19_no_text_of_our_own_error_is_taken_apart(devrun_modules):
-    """Place, key, subject and progress are fields; a text is for a reader."""
+DEVICES_OF_VENDORS = re.compile(r"\b(hpu|ipu|gaudi|ipus)\b|\bipu_", re.IGNORECASE)
+KNOW_NO_VENDOR = re.compile(
+    r"devrun/(config|runners|hooks)/|devrun/errors\.py"
+    r"|devrun/devices/(__init__|base|resolve|eager|update|cpu|cuda|generic)\.py"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "may"),
+    [
+        (
+            VENDOR_WORDS,
+            lambda path: (
+                re.match(r"devrun/devices/(hpu|ipu)\b", path) or path in NAMES_EMULATORS
+            ),
+        ),
+        # what a device adds to configs, resumes and `auto` comes from its facts
+        (DEVICES_OF_VENDORS, lambda path: not KNOW_NO_VENDOR.match(path)),
+    ],
+    ids=["20 outside its folder", "23 above the devices"],
+)
+def test_20_23_no_vendor_is_named(devrun_modules, words, may):
     wrong = []
     for m in outside_emulators(devrun_modules):
-        for node in ast.walk(m.tree):
-            if isinstance(node, ast.ExceptHandler) and node.name and catches_ours(node):
-                wrong += [m.at(use) for use in text_taken_apart(node)]
-            for target in _targets(node):
-                name = dotted(target)
-                if name.endswith(".args") and not name.startswith("self."):
-                    wrong.append(f"{m.at(node)} writes {name}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_19_finds_what_it_looks_for():
-    code = (
-        "try: f()\n"
-        "except ConfigError as error:\n"
-        "    text = str(error).removeprefix('x')\n"
-        "    if 'y' in str(error): pass\n"
-        "    re.match('z', str(error))\n"
-        "    where_named(cfg, f'{error}')\n"
-        "    raise ConfigError(f'{error}')\n"
-        "    log(str(error))\n"
-    )
-    (handler,) = ast.parse(code).body[0].handlers
-    assert catches_ours(handler)
-    assert [node.lineno for node in text_taken_apart(handler)] == [3, 4, 5]
-
-
-def test_20_no_vendor_word_outside_its_folder(devrun_modules):
-    wrong = []
-    for m in outside_emulators(devrun_modules):
-        its_own = re.match(r"devrun/devices/(hpu|ipu)\b", m.path)
-        if its_own or m.path in NAMES_EMULATORS:
+        if may(m.path):
             continue
         told = {id(node) for node in docstrings(m.tree)}
-        for node in ast.walk(m.tree):
-            text = getattr(node, "value", None) if id(node) not in told else None
-            if isinstance(node, ast.Constant) and isinstance(text, str):
-                if VENDOR_WORDS.search(text):
-                    wrong.append(f"{m.at(node)} {text[:60]!r}")
+        wrong += [
+            f"{m.at(node)} {node.value[:60]!r}"
+            for node in ast.walk(m.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if id(node) not in told and words.search(node.value)
+        ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -362,108 +351,8 @@ def test_22_an_update_is_made_once(devrun_modules):
     assert not found, "\n".join(found)
 
 
-DEVICES_OF_VENDORS = re.compile(r"\b(hpu|ipu|gaudi|ipus)\b|\bipu_", re.IGNORECASE)
-KNOW_NO_VENDOR = re.compile(
-    r"devrun/(config|runners|hooks)/|devrun/errors\.py"
-    r"|devrun/devices/(__init__|base|resolve|eager|update|cpu|cuda|generic)\.py"
-)
-
-
-def test_23_no_vendors_name_above_the_devices(devrun_modules):
-    """What a device adds to configs, resumes and `auto` comes from its facts."""
-    wrong = []
-    for m in devrun_modules:
-        if not KNOW_NO_VENDOR.match(m.path):
-            continue
-        told = {id(node) for node in docstrings(m.tree)}
-        wrong += [
-            f"{m.at(node)} {node.value[:60]!r}"
-            for node in ast.walk(m.tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if id(node) not in told and DEVICES_OF_VENDORS.search(node.value)
-        ]
-    assert not wrong, "\n".join(wrong)
-
-
-OF_A_TRIAL = {
-    "auto_resume", "checkpoint_config", "limit_val", "load_from", "max_epochs",
-    "max_iters", "performance", "resume_from", "work_dir", "workers_per_gpu",
-    "workflow",
-}  # fmt: skip
-TRY_ONE = ("devrun/cli/", "devrun/rehearsal/", "devrun/runners/training.py")
-"""Who tries trainings, or builds them."""
-
-
-def test_24_one_file_shortens_a_training(devrun_modules):
-    """runners/trial.py alone knows what of a config has to go for that."""
-    wrong = []
-    for m in devrun_modules:
-        if not m.path.startswith(TRY_ONE):
-            continue
-        for node in ast.walk(m.tree):
-            found = {key.rpartition(".")[2] for key in taken_away(node)} & OF_A_TRIAL
-            if found:
-                wrong.append(f"{m.at(node)} takes {sorted(found)} from a config")
-    assert not wrong, "\n".join(wrong)
-
-
-def taken_away(node):
-    """Keys that a statement or a dict sets to None, 0 or a number."""
-    if isinstance(node, ast.Dict):
-        pairs = zip_strict(node.keys, node.values)
-        return {k.value for k, v in pairs if is_text(k) and isinstance(v, ast.Constant)}
-    if isinstance(node, ast.Assign):
-        keys = [t.slice for t in node.targets if isinstance(t, ast.Subscript)]
-        return {key.value for key in keys if is_text(key)}
-    if isinstance(node, ast.For) and any(map(sets_an_item, ast.walk(node))):
-        names = ast.walk(node.iter)
-        return {name.value for name in names if is_text(name)}
-    return set()
-
-
-def is_text(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def sets_an_item(node):
-    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else []
-    return any(isinstance(target, ast.Subscript) for target in targets)
-
-
 def outside_emulators(modules):
     return [m for m in modules if m.room != "emulators"]
-
-
-def catches_ours(handler):
-    names = re.findall(r"\w+", ast.unparse(handler.type)) if handler.type else []
-    return any(isinstance(getattr(errors, name, None), type) for name in names)
-
-
-def text_taken_apart(handler):
-    """Where the text of the caught error decides, is searched or is cut."""
-    for node in ast.walk(handler):
-        inside = []
-        if isinstance(node, ast.Compare):
-            inside = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = dotted(node.func.value)
-            if node.func.attr in TEXT_METHODS:
-                inside = [node.func.value]
-            elif owner == "re":
-                inside = node.args
-        if any(is_text_of(part, handler.name) for part in inside):
-            yield node
-
-
-TEXT_METHODS = {
-    "endswith", "find", "index", "partition", "removeprefix", "removesuffix",
-    "replace", "rpartition", "rsplit", "startswith",
-}  # fmt: skip
-
-
-def is_text_of(node, name):
-    text = ast.unparse(node)
-    return f"str({name})" in text or f"{{{name}}}" in text
 
 
 def docstrings(tree):

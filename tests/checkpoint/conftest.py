@@ -77,7 +77,6 @@ def in_child():
 
 @pytest.fixture
 def killed():
-    """The exit status of a process ended by kill -9."""
     return -signal.SIGKILL
 
 

@@ -4,13 +4,10 @@
 as sources are; what is found is written as JSON by rank 0.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +19,7 @@ from devrun.hooks import Hook
 from devrun.tensors import map_tensors
 from tests.parallel.worker import Tokens, gpt, runner_of
 
-STRATEGIES: dict[str, dict[str, Any]] = {
+STRATEGIES = {
     "none": {"type": "none"},
     "ddp": {"type": "ddp"},
     "fsdp": {"type": "fsdp"},
@@ -39,10 +36,10 @@ SAVED = 3
 class Seen(Hook):
     """The whole state before an update, on rank 0."""
 
-    def __init__(self, update: int) -> None:
+    def __init__(self, update):
         self.update, self.state = update, None
 
-    def before_train_iter(self, runner: Any) -> None:
+    def before_train_iter(self, runner):
         if runner.iter == self.update:
             session = runner.session
             adapter, optimizer = session.adapter, session.optimizer
@@ -119,7 +116,7 @@ def main():
         saving = dict.fromkeys(sources, True)
         if "async" in saving:
             saving["max_keep_ckpts"] = 2
-        found: Any = save(name, place, **saving)
+        found = save(name, place, **saving)
     else:
         found = {source: load(name, place, source) for source in sources}
     if is_main():

@@ -9,7 +9,6 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,7 +33,7 @@ from tests import failpoints
 class Tied(nn.Module):
     """With what is awkward to shard: tied weights, a buffer, rows for few ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(4)
         self.embedding = nn.Embedding(5, 3)
@@ -45,7 +44,7 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
         self.scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.norm(self.embedding(x)) * self.scale
         return self.head(self.outer(torch.tanh(self.inner(y))))
 
@@ -53,7 +52,7 @@ class Tied(nn.Module):
 class Sharded:
     """The model under FSDP, and an optimizer that has done an update."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.model = Tied()
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         fully_shard(self.model.inner, mesh=mesh)
@@ -61,14 +60,14 @@ class Sharded:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.step()
 
-    def step(self) -> None:
+    def step(self):
         self.optimizer.zero_grad()
         generator = torch.Generator().manual_seed(dist.get_rank())
         x = torch.randint(0, 5, (4,), generator=generator)
         nn.functional.cross_entropy(self.model(x), x).backward()
         self.optimizer.step()
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self):
         return {
             "model": self.model.state_dict(),
             "optimizer": optimizer_state_by_name(self.model, self.optimizer),

@@ -31,12 +31,6 @@ def flip(path):
     file.write_bytes(data)
 
 
-def test_the_list_is_in_the_order_of_steps(save, root):
-    for step in (10, 9, 100):
-        save(step, name=f"step-{step}")
-    assert steps(root) == [9, 10, 100]
-
-
 def test_the_list_says_what_is_wrong(save, root):
     save(1)
     (save(2) / "model.json").unlink()

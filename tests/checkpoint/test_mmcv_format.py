@@ -1,5 +1,3 @@
-"""Runner checkpoints in MMCV's layout, in both directions."""
-
 import os
 
 import pytest

@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from devrun.checkpoint import (
-    decode_tree,
-    encode_tree,
-    optimizer_state_by_name,
-)
+from devrun.checkpoint import decode_tree, encode_tree, optimizer_state_by_name
 from devrun.errors import CheckpointError
 from devrun.files import json_line, parse_json
 from tests.checkpoint.conftest import load_optimizer_state_by_name

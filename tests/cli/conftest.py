@@ -32,7 +32,6 @@ CONFIG = {
 
 
 def record(work_dir):
-    """What `run.json` says."""
     return json.loads((Path(work_dir) / "run.json").read_text())
 
 
@@ -64,8 +63,6 @@ def in_tmp(tmp_path):
 
 @pytest.fixture
 def config(tmp_path):
-    """Write the small config with some keys changed; its path."""
-
     def write(name="small.yaml", **changes):
         cfg = {**copy.deepcopy(CONFIG), **changes}
         path = tmp_path / name

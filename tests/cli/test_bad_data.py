@@ -9,9 +9,7 @@ from devrun.registry import DATASETS, LOSSES, MODELS
 
 
 class Labelled(Dataset):
-    """Samples whose labels are of one kind."""
-
-    def __init__(self, kind: str = "fine", count: int = 16) -> None:
+    def __init__(self, kind="fine", count=16):
         self.kind, self.count = kind, count
 
     def __len__(self):
@@ -30,7 +28,7 @@ class Labelled(Dataset):
 
 
 class Complex(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(16, 4)
 
@@ -44,7 +42,7 @@ class ComplexLoss(nn.Module):
 
 
 class Normed(nn.Sequential):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(nn.Linear(16, 4), nn.BatchNorm1d(4))
 
 

@@ -1,5 +1,3 @@
-"""`freeze` and `gradient_checkpointing` in a config."""
-
 import copy
 import re
 from functools import partial

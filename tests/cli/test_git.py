@@ -1,5 +1,3 @@
-"""The commit in `run.json`, in a repository whose settings name programs."""
-
 import subprocess
 from pathlib import Path
 

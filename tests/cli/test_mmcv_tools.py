@@ -1,5 +1,3 @@
-"""The flags and scripts of MMCV's tools."""
-
 import os
 import subprocess
 import sys

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from devrun import trust
-from devrun.registry import (
-    COLLATE_FUNCTIONS,
-    DATASETS,
-    HOOKS,
-    LOSSES,
-    METRICS,
-    MODELS,
-)
+from devrun.registry import COLLATE_FUNCTIONS, DATASETS, HOOKS, LOSSES, METRICS, MODELS
 
 SOURCE = """
 import torch

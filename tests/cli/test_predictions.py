@@ -1,5 +1,3 @@
-"""`devrun predict --out FILE`."""
-
 import csv
 import json
 import os
@@ -116,8 +114,6 @@ def test_a_file_with_a_line_break_in_its_name_is_said_on_one_line(trained, capsy
 
 
 class Half(torch.utils.data.Dataset):
-    """Without labels."""
-
     def __len__(self):
         return 7
 

@@ -115,62 +115,6 @@ FILES = {
         evaluation = dict(interval=1, metric='accuracy', save_best='auto')
         work_dir = './work_dirs/{{ fileBasenameNoExtension }}'
         """,
-    "ipu/vit_ipu.py": """\
-        _base_ = ['../_base_/models/resnet18_cifar.py', '../_base_/default_runtime.py']
-        ipu_model_cfg = dict(
-            train_split_edges=[
-                dict(layer_to_call='backbone.patch_embed', ipu_id=0),
-                *[dict(layer_to_call=f'backbone.layers.{i}', ipu_id=i // 3)
-                  for i in range(3, 12, 3)],
-            ],
-            train_ckpt_nodes=['backbone.layers.{}'.format(i) for i in range(12)])
-        options_cfg = dict(
-            randomSeed=42,
-            train_cfg=dict(Training=dict(gradientAccumulation=32)),
-            eval_cfg=dict(deviceIterations=1))
-        runner = dict(
-            type='IterBasedRunner',
-            ipu_model_cfg=ipu_model_cfg,
-            options_cfg=options_cfg,
-            max_iters=5000)
-        checkpoint_config = dict(interval=1000)
-        fp16 = dict(loss_scale=256.0, velocity_accum_type='half', accum_type='half')
-        """,
-    "det/keypoints.py": """\
-        _base_ = '../_base_/default_runtime.py'
-        classes = ('person', 'car')
-        num_stages, width = 2, 32
-        channel_cfg = dict(
-            num_output_channels=17,
-            dataset_channel=[list(range(17))],
-            inference_channel=[i for i in range(17) if i != 4])
-        data_cfg = dict(image_size=[192, 256], heatmap_size=[48, 64])
-        max_epochs = 30
-        num_last_epochs = 5
-        model = dict(
-            type='TopDown',
-            heads=[
-                dict(
-                    type='Head',
-                    num_classes=len(classes),
-                    out=channel_cfg['num_output_channels'],
-                    size=data_cfg['image_size'][::-1],
-                    stage=stage) for stage in range(num_stages)
-            ],
-            width=width)
-        lr_config = dict(policy='YOLOX', num_last_epochs=num_last_epochs)
-        runner = dict(type='EpochBasedRunner', max_epochs=max_epochs)
-        evaluation = dict(
-            interval=10,
-            dynamic_intervals=[(max_epochs - num_last_epochs, 1)],
-            metric='bbox')
-        if num_stages > 1:
-            model['aux'] = True
-        custom_hooks = [dict(type='NumClassCheckHook')]
-        custom_hooks += [dict(type='EMAHook', momentum=0.0002, priority='HIGH')]
-        auto_scale_lr = dict(base_batch_size=64)
-        gpu_ids = range(0, 1)
-        """,
 }
 
 
@@ -207,12 +151,3 @@ def test_a_child_of_the_recipe(configs):
     assert cfg.data.samples_per_gpu == 32
     assert cfg.data.val.pipeline[-1].type == "Collect"
     assert cfg.work_dir == "./work_dirs/resnet50_8xb16_mixup_cifar10"
-
-
-def test_a_detection_recipe(configs):
-    cfg = configs("det/keypoints.py")
-    assert [head.stage for head in cfg.model.heads] == [0, 1]
-    assert cfg.model.heads[0].size == [256, 192]
-    assert cfg.model.aux is True
-    assert [hook.type for hook in cfg.custom_hooks] == ["NumClassCheckHook", "EMAHook"]
-    assert cfg.gpu_ids == [0]

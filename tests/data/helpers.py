@@ -4,8 +4,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +16,13 @@ from devrun.data.spec import LoaderSpec
 class Draws(Dataset[torch.Tensor]):
     """Sample i is (i, a draw of `random`, one of numpy, one of torch)."""
 
-    def __init__(self, size: int = 37) -> None:
+    def __init__(self, size=37):
         self.size = size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index):
         drawn = [index, random.random(), np.random.rand(), torch.rand(()).item()]
         return torch.tensor(drawn, dtype=torch.float64)
 
@@ -34,26 +32,26 @@ class KnowsEpoch(Dataset[int]):
 
     epoch = -1
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch):
         self.epoch = epoch
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 8
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         return self.epoch
 
 
 class Failing(Dataset[int]):
     """Sample i is i, unless i is in `bad`."""
 
-    def __init__(self, bad: tuple[int, ...], size: int = 20) -> None:
+    def __init__(self, bad, size=20):
         self.bad, self.size = bad, size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         if index in self.bad:
             raise ValueError(f"first line\nsample file {index} is torn")
         return index
@@ -62,13 +60,13 @@ class Failing(Dataset[int]):
 class Dying(Dataset[int]):
     """The process that reads sample `at` ends, by `how`."""
 
-    def __init__(self, at: int, how: str) -> None:
+    def __init__(self, at, how):
         self.at, self.how = at, how
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 16
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         if index == self.at:
             if self.how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -79,10 +77,10 @@ class Dying(Dataset[int]):
 
 
 class Numbers(IterableDataset[int]):
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.count = count
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         return iter(range(self.count))
 
 
@@ -94,7 +92,7 @@ def prepared(dataset, *, accumulate=1, **options):
         if name in options
     }
     options.setdefault("batch_size", 4)
-    loader: Any = DataLoader(dataset, **options)
+    loader = DataLoader(dataset, **options)
     spec = LoaderSpec.of(loader, seed=7, **keywords)
     return PreparedLoader(spec, accumulate=accumulate)
 

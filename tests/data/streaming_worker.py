@@ -4,10 +4,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from devrun.dist import barrier, close_dist, gather_objects, init_dist
@@ -21,19 +20,19 @@ UPDATES = 9  # of 3 samples: more than an epoch of a share
 class Model(nn.Module):
     """The loss depends on the samples and on their order."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
 
-    def forward(self, batch: Tensor) -> dict[str, Any]:
+    def forward(self, batch):
         return {"loss": (self.weight - batch.float()).square().mean() / 100}
 
 
 class Seen(Hook):
-    def __init__(self) -> None:
-        self.batches: list[Any] = []
+    def __init__(self):
+        self.batches = []
 
-    def before_train_iter(self, runner: Any) -> None:
+    def before_train_iter(self, runner):
         self.batches.append(runner.data_batch.tolist())
 
 

@@ -19,16 +19,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 class InBatches(Dataset[int]):
     """The numbers from `first` on, of which only whole batches can be had."""
 
-    def __init__(self, first: int, count: int) -> None:
+    def __init__(self, first, count):
         self.first, self.count, self.batches = first, count, 0
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         raise AssertionError("one by one")
 
-    def __getitems__(self, indices: list[int]) -> list[int]:
+    def __getitems__(self, indices):
         self.batches += 1
         assert all(0 <= index < self.count for index in indices)
         return [self.first + index for index in indices]
@@ -85,13 +85,13 @@ def alike(found, wanted):
 
 
 class Counted(Dataset[Any]):
-    def __init__(self) -> None:
+    def __init__(self):
         self.read = multiprocessing.get_context("fork").Value("i", 0)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 24
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         with self.read.get_lock():
             self.read.value += 1
         return torch.ones(4), index % 2
@@ -100,11 +100,11 @@ class Counted(Dataset[Any]):
 class Compiles(nn.Module):
     """Its first step takes until the workers have read three batches, or a minute."""
 
-    def __init__(self, data: Counted) -> None:
+    def __init__(self, data):
         super().__init__()
         self.net, self.data = nn.Linear(4, 2), data
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         end = time.monotonic() + 60
         while self.data.read.value < 12 and time.monotonic() < end:
             time.sleep(0.01)

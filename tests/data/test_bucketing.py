@@ -34,15 +34,15 @@ Pair = namedtuple("Pair", "ids label")
 class Sentences(Dataset[Any]):
     """Sample i is dict(ids, labels) of 2 to 30 tokens from 1 up, and its number."""
 
-    def __init__(self, size: int = 61, know_lengths: bool = False) -> None:
+    def __init__(self, size=61, know_lengths=False):
         self.all = [2 + (7 * i + i * i) % 29 for i in range(size)]
         if know_lengths:
             self.lengths = self.all
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.all)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         ids = 1 + (torch.arange(self.all[index]) * (index + 3)) % 19
         return {"ids": ids, "labels": ids, "index": index}
 
@@ -50,11 +50,11 @@ class Sentences(Dataset[Any]):
 class As(Sentences):
     """The same samples in another form."""
 
-    def __init__(self, form: Any) -> None:
+    def __init__(self, form):
         super().__init__(24)
         self.form = form
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         sample = super().__getitem__(index)
         return self.form(sample["ids"], index)
 
@@ -134,24 +134,6 @@ def test_what_pads_by_itself_is_padded_further():
         assert after["mask"].sum() == before["mask"].sum()
 
 
-def test_a_collator_of_hugging_face_with_its_tokenizer():
-    pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
-
-    words = tokenizers.models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(words), pad_token="[PAD]"
-    )
-    data = As(lambda ids, i: {"input_ids": [1] * len(ids)})
-    loader = loader_of(data, collate_fn=DataCollatorWithPadding(tokenizer))
-    pad = {"input_ids": 0, "attention_mask": 0}
-    batches = list(bucketed(loader, pad=pad, sizes=[16, 32]))
-    assert lengths_in(batches, "input_ids") <= {16, 32}
-    assert [int(n) for b in batches for n in b["attention_mask"].sum(1)] == data.all
-    assert torch.equal(batches[0]["input_ids"], batches[0]["attention_mask"])
-
-
 def test_without_buckets_the_longest_sample_of_a_batch_decides():
     longest = bucketed(loader_of(), pad=PAD, sizes="longest", multiple_of=8)
     assert lengths_in(longest) <= {8, 16, 24, 32}
@@ -169,7 +151,7 @@ def test_what_is_too_long_is_refused_in_one_line():
 
 def test_known_lengths_spare_the_reading():
     class Unread(Sentences):
-        def __getitem__(self, index: int) -> Any:
+        def __getitem__(self, index):
             raise AssertionError("read")
 
     known = Unread(40, know_lengths=True)
@@ -210,7 +192,7 @@ def test_any_start_in_any_epoch_is_exact(workers):
 
 def chosen(lengths, **options):
     """The sizes chosen for batches of one sample each."""
-    samples: Any = [torch.ones(length) for length in lengths]
+    samples = [torch.ones(length) for length in lengths]
     loader = bucketed(DataLoader(samples), pad=0, **options)
     return list(loader.collate_fn.buckets.sizes)  # type: ignore[attr-defined]
 

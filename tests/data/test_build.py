@@ -76,7 +76,7 @@ def test_what_cannot_be_used_is_told(more, told):
 
 def test_a_data_set_without_a_length_is_told_what_to_do():
     class Endless(Dataset[int]):
-        def __getitem__(self, index: int) -> int:
+        def __getitem__(self, index):
             return index
 
     with pytest.raises(ConfigError, match=r"Endless has no length: give it a __len__"):
@@ -105,10 +105,10 @@ def test_anything_but_a_sampler_is_refused():
 
 
 class Kept(Dataset[Any]):
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline):
         self.pipeline = pipeline
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 1
 
 

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from devrun.errors import DataError, HangError
-from tests.data.helpers import (
-    Draws,
-    Dying,
-    Failing,
-    prepared,
-    read,
-)
+from tests.data.helpers import Draws, Dying, Failing, prepared, read
 from tests.support import zygote
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -34,7 +28,7 @@ def test_a_failing_sample_in_a_worker_names_the_worker_too():
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_that_make_no_batch_are_named(workers):
     class Ragged(Draws):
-        def __getitem__(self, index: int) -> torch.Tensor:
+        def __getitem__(self, index):
             return torch.zeros(index)
 
     with pytest.raises(

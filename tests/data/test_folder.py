@@ -11,8 +11,6 @@ from devrun.errors import DataError
 
 Image = pytest.importorskip("PIL.Image")
 
-PIPELINE = [{"type": "ToTensor"}]
-
 
 @pytest.fixture
 def images(tmp_path):

@@ -33,7 +33,7 @@ def test_every_micro_batch_is_transferred():
 
 
 def test_lookahead_transfers_the_next_before_handing_out_this_one():
-    events: list[Any] = []
+    events = []
 
     def transfer(batch):
         events.append(("transfer", batch))
@@ -56,7 +56,7 @@ def test_lookahead_transfers_the_next_before_handing_out_this_one():
 
 
 def test_skipped_batches_are_not_transferred():
-    moved: list[int] = []
+    moved = []
     loader = PreparedLoader([1, 2, 3], transfer=lambda batch: moved.append(batch))
     loader.start_at(2)
     list(loader)
@@ -67,7 +67,7 @@ def test_the_epoch_reaches_a_loader_that_knows_epochs():
     class Own(DataLoader[Any]):
         heard: list[int] = []
 
-        def set_epoch(self, epoch: int) -> None:
+        def set_epoch(self, epoch):
             self.heard.append(epoch)
 
     PreparedLoader(Own(Draws())).set_epoch(5)
@@ -75,7 +75,7 @@ def test_the_epoch_reaches_a_loader_that_knows_epochs():
 
 
 def test_a_limit_ends_an_epoch_early_and_fetches_nothing_ahead_of_its_end():
-    moved: list[int] = []
+    moved = []
 
     def transfer(batch):
         moved.append(batch)
@@ -98,7 +98,7 @@ def test_the_sampler_inside_a_batch_sampler_of_a_subclass_hears_of_the_epoch():
     class Own(DataLoader[Any]):
         pass
 
-    inner: Any = DistributedSampler(Draws(), 2, 0)
+    inner = DistributedSampler(Draws(), 2, 0)
     loader = Own(Draws(), batch_sampler=BatchSampler(inner, 4, False))
     PreparedLoader(loader).set_epoch(3)
     assert inner.epoch == 3

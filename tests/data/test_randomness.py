@@ -57,7 +57,7 @@ def test_random_collating_is_the_same_in_a_worker():
 class NoisyTensors(TensorDataset):
     """torch's TensorDataset draws nothing; this one of its kind does."""
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+    def __getitem__(self, index):
         return (super().__getitem__(index)[0] + random.random() + torch.rand(()),)
 
 

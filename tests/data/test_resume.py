@@ -1,24 +1,14 @@
 """What a loader yields from the middle equals what it would have yielded there."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from devrun.data.prepared import PreparedLoader
 from devrun.data.spec import LoaderSpec
 from devrun.errors import ConfigError, DataError
-from tests.data.helpers import (
-    Draws,
-    KnowsEpoch,
-    prepared,
-    read,
-)
+from tests.data.helpers import Draws, KnowsEpoch, prepared, read
 from tests.support.strict import zip_strict
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -88,7 +78,7 @@ def test_a_sampler_of_ones_own_is_exact_too():
 
 
 def test_a_distributed_sampler_keeps_its_order_and_hears_of_the_epoch():
-    own: DistributedSampler[Any] = DistributedSampler(Draws(), 2, 1, seed=5)
+    own = DistributedSampler(Draws(), 2, 1, seed=5)
     loader = prepared(Draws(), sampler=own, rank=1, world_size=2)
     got = torch.cat(read(loader, 3))[:, 0].tolist()
     own.set_epoch(3)

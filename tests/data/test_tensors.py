@@ -39,7 +39,7 @@ class FrozenRecord:
 
 
 class Attributes:
-    def __init__(self, x: Any, y: Any) -> None:
+    def __init__(self, x, y):
         self.x, self.y = x, y
 
 

@@ -90,7 +90,7 @@ def test_memory_is_counted_and_given_back(adapter):
 
 def test_out_of_memory_is_one_line(adapter):
     class Huge(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 3)
 

@@ -64,7 +64,7 @@ def test_channels_last_reaches_weights_and_images():
     seen = []
 
     class Conv(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
 
@@ -105,7 +105,7 @@ def test_numeric_switches_go_back_to_what_they_were():
 
 def test_log_vars_of_micro_batches_are_means_over_samples():
     class Counted(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.net = net()
 
@@ -142,7 +142,7 @@ def test_what_was_read_anyway_is_logged_as_the_number_it_is_from_the_first_updat
 
 def test_the_loss_that_a_model_logs_itself_is_left_as_it_is():
     class Model(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.net = net()
 

@@ -10,7 +10,7 @@ from tests.support.cpu import Prepared, batch
 
 
 class Failing(nn.Module):
-    def __init__(self, fail) -> None:
+    def __init__(self, fail):
         super().__init__()
         self.linear, self.fail = nn.Linear(4, 3), fail
 
@@ -61,7 +61,7 @@ def test_labels_in_a_dict_are_named_by_their_key():
 
 def test_a_token_outside_the_vocabulary_is_named():
     class Words(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
 

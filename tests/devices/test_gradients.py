@@ -41,7 +41,7 @@ class Noting(torch.optim.SGD):
 
     zeroed = 0
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none=True):
         self.zeroed += 1
         super().zero_grad(set_to_none)
 

@@ -24,7 +24,7 @@ class Queued(CPUAdapter):
 class SqrtOfZero(nn.Module):
     """A finite loss whose gradient is infinite."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(3))
 
@@ -101,7 +101,7 @@ def test_an_infinite_gradient_norm_is_found_when_clipping(action):
 
 def test_a_constant_mask_of_infinities_is_no_weight():
     class Masked(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 3)
             self.register_buffer("mask", torch.full((3,), -math.inf))

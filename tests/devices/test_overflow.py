@@ -72,7 +72,7 @@ def test_skip_leaves_an_infinite_gradient_out_also_without_clipping(clip):
 
 def test_skip_looks_at_sparse_and_missing_gradients():
     class Sparse(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.table = nn.Embedding(3, 3, sparse=True)
             self.unused = nn.Parameter(torch.zeros(2))

@@ -13,7 +13,7 @@ from tests.support.cpu import Prepared, batch, net, same, weights
 class Mmcv(nn.Module):
     """MMCV's contract; `own` says how much of the update it does."""
 
-    def __init__(self, own: str = "nothing") -> None:
+    def __init__(self, own="nothing"):
         super().__init__()
         self.net = net()
         self.own = own
@@ -131,7 +131,7 @@ def test_watching_the_first_step_leaves_no_hook_on_the_optimizer():
 
 def test_the_anomalous_parameters_are_named_once(caplog):
     class Unused(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.used, self.idle = nn.Linear(4, 3), nn.Linear(4, 3)
 

@@ -17,11 +17,11 @@ from tests.support.cpu import Prepared, batch, same, weights
 class Dtypes(nn.Module):
     """Notes in which dtype its matrix product was done."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(1)
         self.linear = nn.Linear(4, 3)
-        self.seen: list[torch.dtype] = []
+        self.seen = []
 
     def forward(self, x):
         y = self.linear(x)

@@ -1,5 +1,6 @@
 """From a name to an adapter, and what is said when that is not possible."""
 
+import re
 import sys
 
 import pytest
@@ -19,6 +20,7 @@ from devrun.errors import (
     ConfigError,
     ConfigTypeError,
     DeviceUnavailableError,
+    DevrunError,
     UnknownNameError,
 )
 
@@ -97,11 +99,6 @@ def test_a_spec_that_means_nothing_is_refused_in_one_line(spec, error):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_device_without_an_emulator_says_which_have_one():
-    with pytest.raises(ConfigError, match="take device hpu or ipu"):
-        resolve_device({"type": "cpu", "emulate": True})
-
-
 @pytest.mark.skipif(
     hasattr(torch, "accelerator") and torch.accelerator.is_available(),
     reason="this machine has an accelerator",
@@ -112,12 +109,6 @@ def test_an_absent_device_is_never_replaced(name):
         DeviceUnavailableError, match=r"not here: .*(install|needs|check)"
     ):
         resolve_device(name)
-
-
-@pytest.mark.parametrize("value", ["yes", 1, None])
-def test_an_option_of_the_wrong_kind_says_what_it_takes(value):
-    with pytest.raises(ConfigTypeError, match="must be true or false"):
-        resolve_device({"type": "cpu", "channels_last": value})
 
 
 def test_auto_takes_the_first_that_is_really_here(monkeypatch):
@@ -149,6 +140,31 @@ def test_a_target_that_is_no_adapter_is_refused():
     register_device("mine", "collections:OrderedDict")
     with pytest.raises(ConfigError, match="not a subclass of DeviceAdapter"):
         resolve_device("mine")
+
+
+def test_a_plug_in_that_does_not_fit_is_one_line_and_the_others_are_listed(
+    site, tmp_path
+):
+    (tmp_path / "plug_older.py").write_text(
+        "from devrun.devices.base import DeviceAdapter\n"
+        "class Adapter(DeviceAdapter):\n    name = 'older'\n"
+    )
+    (tmp_path / "plug_library.py").write_text("import ctypes; ctypes.CDLL('none.so')")
+    site("plugin-older", "older = plug_older:Adapter", "library = plug_library:A")
+    site("plugin-first", "both = first:Adapter", "same = one:Adapter")
+    site("plugin-second", "both = second:Adapter", "same = one : Adapter")
+    reasons = {row.name: row.reason for row in available_devices()}
+    assert reasons["cpu"] is None
+    said = {
+        "older": "plug_older.Adapter has no .*setup.* this devrun asks of an adapter",
+        "library": "cannot be imported: none.so: cannot open",
+        "both": "is offered by first:Adapter and second:Adapter; uninstall",
+        "same": "cannot be imported: No module named 'one'",
+    }
+    for name, words in said.items():
+        assert re.search(words, reasons[name])
+        with pytest.raises(DevrunError, match=words):
+            resolve_device(name)
 
 
 def test_every_name_has_a_row_with_devices_or_a_reason(site):

@@ -4,7 +4,6 @@ Every function is one scenario; what it returns is written as JSON for its rank.
 """
 
 import math
-from typing import Any
 
 import torch
 import torchmetrics
@@ -53,13 +52,11 @@ def runner_of(model, **options):
 
 
 class OwnUpdate(nn.Module):
-    """Steps the optimizer inside its train_step, as a GAN does."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = net()
 
-    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+    def train_step(self, batch, optimizer):
         inputs, labels = batch
         loss = nn.functional.cross_entropy(self.net(inputs), labels)
         optimizer.zero_grad()
@@ -69,10 +66,10 @@ class OwnUpdate(nn.Module):
 
 
 class Losses(Hook):
-    def __init__(self) -> None:
-        self.values: list[float] = []
+    def __init__(self):
+        self.values = []
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         self.values.append(mean_loss(runner.outputs))
 
 
@@ -81,7 +78,7 @@ def mean_loss(outputs):
 
 
 class OwnHook(OptimizerHook):
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         runner.optimizer.zero_grad()
         runner.outputs["loss"].backward()
         runner.optimizer.step()
@@ -218,7 +215,7 @@ def runs(folder):
 class Shift(Hook):
     """BatchNorm statistics that differ by rank, as the samples of each make them."""
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         runner.model[0].running_mean.fill_(float(dist.get_dist_info()[0]))
 
 
@@ -249,16 +246,14 @@ def failed_on_main():
 
 
 class Room(nn.Module):
-    """Rank 1 has room for two samples at a time only."""
-
-    def __init__(self, room: int) -> None:
+    def __init__(self, room):
         super().__init__()
         self.net, self.room = net(), room
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if self.training and dist.get_dist_info()[0] == 1 and len(x) > self.room:
             raise torch.cuda.OutOfMemoryError("out of memory")
-        y: torch.Tensor = self.net(x)
+        y = self.net(x)
         return y
 
 
@@ -304,13 +299,11 @@ def run_one(val=None, workflow=None, **how):
 
 @HOOKS.register_module()
 class Values(LoggerHook):
-    """The names of what was logged of evaluations."""
-
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.seen: list[list[str]] = []
+        self.seen = []
 
-    def log(self, runner: Any) -> None:
+    def log(self, runner):
         if self.get_mode(runner) == "val":
             self.seen.append(sorted(runner.log_buffer.output))
 
@@ -362,9 +355,7 @@ def disagreements():
 
 
 class Judged(TensorDataset):
-    """One sample, whose prediction it evaluates."""
-
-    def evaluate(self, results: list[Any], logger: Any) -> dict[str, int]:
+    def evaluate(self, results, logger):
         return {"judged": len(results)}
 
 
@@ -372,21 +363,21 @@ class Judged(TensorDataset):
 class Seen(torchmetrics.Metric):
     """How many samples there were, from a list that each process keeps."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.add_state("values", [], dist_reduce_fx="cat")
 
-    def update(self, predictions: Any, targets: Any) -> None:
+    def update(self, predictions, targets):
         self.values.append(targets)
 
-    def compute(self) -> Any:
+    def compute(self):
         return torch.tensor(len(dim_zero_cat(self.values)))
 
 
 def few_samples():
     """One sample to evaluate on, for two processes: in each way that there is."""
     one = samples(1)
-    ways: dict[str, Any] = {
+    ways = {
         "means": {"val": EvalHook(DataLoader(one), metric="accuracy")},
         "own state": {"val": EvalHook(DataLoader(one), metric="Seen")},
         "judged": {"val": EvalHook(DataLoader(Judged(*one.tensors)))},

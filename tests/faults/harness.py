@@ -1,6 +1,7 @@
 """Runs in processes that start at once, forked from one that has imported torch."""
 
 import atexit
+import getpass
 import json
 import multiprocessing
 import os
@@ -122,7 +123,13 @@ class Child:
     ):
         self.output = Path(output)
         self._folder = tempfile.mkdtemp(prefix="faults-")
-        environment = {"TMPDIR": self._folder, **(environment or {})}
+        # where torch's compiler, which another test may have loaded, has its files
+        compiled = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
+        environment = {
+            "TMPDIR": self._folder,
+            "TORCHINDUCTOR_CACHE_DIR": compiled,
+            **(environment or {}),
+        }
         self._process = FORKED.Process(
             target=_run, args=(function, args, str(output), environment, failpoint)
         )

@@ -47,9 +47,6 @@ class Noisy(Dataset):
     def dies(self):
         os.kill(os.getpid(), 9)
 
-    def exits(self):
-        os._exit(0)
-
 
 @DATASETS.register_module()
 class Numbered(Dataset):
@@ -153,8 +150,6 @@ class OneRank(Hook):
 
 @HOOKS.register_module()
 class Slow(Hook):
-    """Takes a while over each update."""
-
     def __init__(self, seconds):
         self.seconds = seconds
 
@@ -217,15 +212,3 @@ class Stuck(Hook):
 
     def after_train_iter(self, runner):
         ctypes.PyDLL(None).sleep(1000)
-
-
-NASTY = ["a\nforged line", "b\r\nforged", "\x1b[31mred", "c\x00d", "e\u202ef", "g\x07h",
-         "i" * 5000, 'j"k', "l\\n", "{m}", "%s%n", "<b>", "\x7fdel"]  # fmt: skip
-
-
-@HOOKS.register_module()
-class NastyNames(Hook):
-    """Logs values under names that would do harm as they are."""
-
-    def after_train_iter(self, runner):
-        runner.log_buffer.update(dict.fromkeys(NASTY, 1.0))

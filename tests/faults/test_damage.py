@@ -131,15 +131,3 @@ def test_all_of_them_bad_is_status_3_and_nothing_is_deleted(finished, figures):
         assert path.name in line
     assert sorted(map(str, root_of(finished).rglob("*"))) == before
     figures("F7", "status 3, each named with its reason, nothing deleted")
-
-
-def test_a_named_checkpoint_that_is_damaged_is_refused(finished):
-    new, _ = two(finished)
-    (new / "model.safetensors").write_bytes(b"")
-    words = [w for w in harness.train(finished) if w not in ("--resume-from", "auto")]
-    status, said = run(
-        harness.command, *words, "--resume-from", new, output=finished / "output"
-    )
-    assert status == 3
-    assert "model.safetensors has 0 bytes" in said
-    assert "Traceback" not in said

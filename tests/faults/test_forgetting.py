@@ -42,8 +42,6 @@ class Drawing(Hook):
 
 
 class StopAt(Hook):
-    """Ends the run after so many updates."""
-
     priority = "LOWEST"
 
     def __init__(self, update):

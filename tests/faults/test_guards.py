@@ -44,14 +44,6 @@ def test_a_sample_that_raises_is_named(workers, tmp_path):
     assert "epoch 1" in line
 
 
-@pytest.mark.parametrize("fault", harness.numbers("dies", "exits"))
-def test_a_worker_that_ends_is_named(fault, tmp_path, figures):
-    status, said = outcome(tmp_path, data=data(2, at=7, fault=fault))
-    assert status == 4
-    assert "worker" in error_of(said)
-    figures("F12", f"a loader worker that {fault}: status 4, named")
-
-
 @pytest.mark.faults
 def test_a_worker_that_hangs_is_ended(tmp_path, figures):
     start = time.monotonic()

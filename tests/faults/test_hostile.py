@@ -26,7 +26,6 @@ MEMORY = 1 << 30
 
 @pytest.fixture(scope="module")
 def good(undisturbed):
-    """A checkpoint of a real run."""
     return harness.newest(undisturbed() / "work" / "checkpoints")
 
 

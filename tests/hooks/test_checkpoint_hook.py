@@ -1,5 +1,3 @@
-"""The checkpoint hook in real, tiny runs."""
-
 import os
 
 import pytest
@@ -7,11 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.checkpoint import (
-    list_checkpoints,
-    read_checkpoint,
-    step_name,
-)
+from devrun.checkpoint import list_checkpoints, read_checkpoint, step_name
 from devrun.config import Config
 from devrun.config.schema import check_config
 from devrun.errors import ConfigError, UnsupportedFeatureError
@@ -96,8 +90,6 @@ def test_another_directory_gets_a_folder_named_as_the_run(run, tmp_path):
 
 
 class StopAfter(Hook):
-    """Asks for the end inside an epoch."""
-
     def __init__(self, iters):
         self.iters = iters
 
@@ -137,8 +129,6 @@ def test_what_mmcv_alone_writes_is_refused_with_what_to_do(options, reason):
 
 
 class Inside(Hook):
-    """Calls `act` in the middle of a run."""
-
     def __init__(self, act):
         self.act = act
 

@@ -1,5 +1,3 @@
-"""EarlyStoppingHook: when a run ends, in both runners and after a resume."""
-
 import math
 
 import pytest
@@ -71,11 +69,6 @@ def test_val_epochs_are_looked_at_where_nothing_evaluates():
     runner = make_runner(hook, TextLoggerHook(), length=5)
     runner.run([loader(), loader()], [("train", 1), ("val", 1)])
     assert runner.epoch == 2
-
-
-def test_a_run_that_improves_goes_on():
-    runner = run(scores(1, 2, 3), EarlyStoppingHook("acc", patience=1), length=3)
-    assert not runner.should_stop
 
 
 def test_state_goes_on_in_a_resumed_run():

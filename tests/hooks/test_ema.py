@@ -1,7 +1,5 @@
 """The moving average: its values, its place in evaluation, and its survival."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from tests.support.runs import TracedRun
 
 def recorder():
     """Weights after each update, seen before the averaging of that update."""
-    seen: list[torch.Tensor] = []
+    seen = []
     hook = ClosureHook(
         "after_train_iter", lambda r: seen.append(r.model.weight.detach().clone())
     )
@@ -116,16 +114,16 @@ def test_buffers_stay_the_models_own_unless_averaged():
 class Noting(CPUAdapter):
     """Notes what it is asked to copy; `elsewhere`, its weights are not the model's."""
 
-    def __init__(self, *, elsewhere: bool) -> None:
+    def __init__(self, *, elsewhere):
         super().__init__()
-        self.asked: list[str] = []
+        self.asked = []
         if elsewhere:
             self.capabilities = self.capabilities - {Capability.HOST_WEIGHTS}
 
-    def sync_to_host(self, model: Any) -> None:
+    def sync_to_host(self, model):
         self.asked.append("sync_to_host")
 
-    def sync_to_device(self, model: Any) -> None:
+    def sync_to_device(self, model):
         self.asked.append("sync_to_device")
 
 

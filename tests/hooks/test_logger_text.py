@@ -21,12 +21,12 @@ RATE = r"samples_per_sec: \d+\.\d"
 class Losses(nn.Module):
     """Logs 1, 2, 3, ... as its training loss and 10, 20, ... as its val loss."""
 
-    def __init__(self, num_samples: int = 1) -> None:
+    def __init__(self, num_samples=1):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
         self.steps = {"train": 0, "val": 0}
         self.num_samples = num_samples
-        self.extra: dict = {}
+        self.extra = {}
 
     def train_step(self, data, optimizer, **kwargs):
         return self._step("train", 1.0)
@@ -192,8 +192,6 @@ def test_results_of_other_hooks_are_val_records(tmp_path):
 
 
 class Tags(LoggerHook):
-    """A user's own logger."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.logged = []

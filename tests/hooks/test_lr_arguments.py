@@ -1,7 +1,5 @@
 """`lr_config`: which hook it names, and one line for each mistake in it."""
 
-from typing import Any
-
 import pytest
 
 from devrun.errors import ConfigError, UnknownNameError
@@ -14,7 +12,7 @@ from tests.support.runs import TracedRun
 def test_a_users_own_policy_is_found_by_its_name(request):
     @HOOKS.register_module()
     class HalfLrUpdaterHook(LrUpdaterHook):
-        def get_lr(self, runner: Any, base_lr: float) -> float:
+        def get_lr(self, runner, base_lr):
             return base_lr / 2
 
     request.addfinalizer(lambda: HOOKS.module_dict.pop("HalfLrUpdaterHook"))

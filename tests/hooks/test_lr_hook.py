@@ -1,7 +1,5 @@
 """What all learning-rate hooks share: groups, stages, resume, subclasses."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -77,7 +75,7 @@ def test_groups_are_written_only_when_the_value_changes():
     class Noted(dict):
         writes = 0
 
-        def __setitem__(self, key: str, value: Any) -> None:
+        def __setitem__(self, key, value):
             type(self).writes += 1
             super().__setitem__(key, value)
 
@@ -91,7 +89,7 @@ def test_groups_are_written_only_when_the_value_changes():
 
 def test_a_subclass_that_overrides_a_stage_is_called_in_it():
     class Own(LrUpdaterHook):
-        def before_train_iter(self, runner: Any) -> None:
+        def before_train_iter(self, runner):
             self._set_lr(runner, [0.5 / (1 + runner.iter)])
 
     loop = TracedRun(Own(), max_iters=3).run()
@@ -100,7 +98,7 @@ def test_a_subclass_that_overrides_a_stage_is_called_in_it():
 
 def test_a_subclass_may_change_the_warmup():
     class Quadratic(StepLrUpdaterHook):
-        def get_warmup_lr(self, cur_iters: int) -> list[float]:
+        def get_warmup_lr(self, cur_iters):
             part = (cur_iters + 1) / self.warmup_iters
             return [lr * part**2 for lr in self.regular_lr]
 
@@ -125,7 +123,7 @@ def test_a_run_without_optimizer_is_refused():
 
 def test_a_subclass_may_give_the_formula_alone():
     class Halved(LrUpdaterHook):
-        def value(self, base: float, progress: int, total: int) -> float:
+        def value(self, base, progress, total):
             return base / 2 if progress >= total / 2 else base
 
     loop = TracedRun(Halved(by_epoch=False), max_iters=4).run()
@@ -134,11 +132,11 @@ def test_a_subclass_may_give_the_formula_alone():
 
 def test_arguments_may_stand_in_mmcv_s_order():
     class Mine(LrUpdaterHook):
-        def __init__(self, part: float, by_epoch: bool, **kwargs: Any) -> None:
+        def __init__(self, part, by_epoch, **kwargs):
             self.part = part
             super().__init__(by_epoch, "constant", 2, 0.5, **kwargs)
 
-        def get_lr(self, runner: Any, base_lr: float) -> float:
+        def get_lr(self, runner, base_lr):
             return base_lr * self.part
 
     loop = TracedRun(Mine(0.5, False), max_iters=4).run()

@@ -1,7 +1,6 @@
 """Torch schedulers as policies: when they step, and how they survive a kill."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from devrun.hooks.schedules.torch_scheduler import TorchSchedulerHook, build_lr_
 from devrun.registry import LR_SCHEDULERS
 from tests.support.runs import TracedRun, batches
 
-POLICIES: dict[str, dict[str, Any]] = {
+POLICIES = {
     "ExponentialLR": {"gamma": 0.8},
     "MultiStepLR": {"milestones": [2, 5], "gamma": 0.5},
     "CosineAnnealingLR": {"T_max": 12},
@@ -96,7 +95,7 @@ def test_changed_arguments_apply_from_the_start(tmp_path):
 def test_a_registered_scheduler_is_a_policy(request):
     @LR_SCHEDULERS.register_module()
     class EverySecondLR(lr_scheduler.LRScheduler):
-        def get_lr(self) -> list[float]:
+        def get_lr(self):
             return [base / (1 + self.last_epoch % 2) for base in self.base_lrs]
 
     request.addfinalizer(lambda: LR_SCHEDULERS.module_dict.pop("EverySecondLR"))

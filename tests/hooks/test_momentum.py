@@ -1,7 +1,6 @@
 """Momentum policies, value by value, against formulas written here."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -167,7 +166,7 @@ def test_a_mistake_in_momentum_config_is_one_line(cfg, words):
 
 def test_a_subclass_needs_only_get_momentum():
     class Half(MomentumUpdaterHook):
-        def get_momentum(self, runner: Any, base_momentum: float) -> float:
+        def get_momentum(self, runner, base_momentum):
             return base_momentum / 2
 
     loop = TracedRun(Half(), build_lr_hook({"policy": "fixed"}), max_epochs=1).run()

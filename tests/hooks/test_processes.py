@@ -32,9 +32,7 @@ def test_two_processes_have_the_mean_of_their_buffers(tmp_path):
     ranks = zygote.start_ranks(["-c", SCRIPT], cwd=tmp_path)
     said = [rank.communicate(60)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
-    found: list[dict[bool, Any]] = [
-        torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in (0, 1)
-    ]
+    found = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in (0, 1)]
     alone = [means[False] for means in found]
     together = [means[True] for means in found]
     assert not torch.allclose(*alone)
@@ -76,7 +74,7 @@ def test_the_sampler_inside_a_batch_sampler_is_told():
 
 def test_a_loader_with_its_own_set_epoch_is_told():
     class Loader(list[Any]):
-        def set_epoch(self, epoch: int) -> None:
+        def set_epoch(self, epoch):
             self.append(epoch)
 
     loader = Loader()

@@ -17,7 +17,7 @@ from tests.support.points import loader, make_runner
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 

@@ -1,7 +1,5 @@
 """One function at one stage; the cache is emptied where it was asked for."""
 
-from __future__ import annotations
-
 import pytest
 
 from devrun.config.numbers import parsed_duration
@@ -68,7 +66,7 @@ def test_it_is_asked_at_the_chosen_points(options, times):
     asked = []
 
     class Noting(CPUAdapter):
-        def empty_cache(self) -> None:
+        def empty_cache(self):
             asked.append("empty_cache")
 
     TracedRun(EmptyCacheHook(**options), max_epochs=2, length=4, device=Noting()).run()

@@ -16,10 +16,10 @@ from tests.support.points import loader, make_runner, samples
 class Clock:
     """Stands still unless something takes time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 

@@ -32,9 +32,7 @@ def sequences():
 
 
 class Tagger(nn.Module):
-    """Scores for each position, without a loss of its own."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(3)
         self.table = nn.Embedding(VOCABULARY, VOCABULARY)

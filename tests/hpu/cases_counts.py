@@ -14,7 +14,7 @@ FAULTS = {"mask": "host waits", "item": "host waits", "op": "on the host"}
 class Planted(nn.Module):
     """A classifier with one of four faults, or with what to write in its place."""
 
-    def __init__(self, fault: str, remedied: bool = False) -> None:
+    def __init__(self, fault, remedied=False):
         super().__init__()
         torch.manual_seed(0)
         self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)

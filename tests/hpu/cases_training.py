@@ -118,25 +118,6 @@ def test_a_checkpoint_holds_tensors_of_the_host_under_torchs_names(tmp_path):
     runner.close()
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
-    options = {"optimizer": torch.optim.AdamW, "lr_config": LR}
-    whole = train(device(), model=net(0.3), **options)
-    first, begun = make(
-        device(), model=net(0.3), epochs=1, work_dir=tmp_path, **options
-    )
-    first.run([loader()], [("train", 1)])
-    path = first.save_checkpoint()
-    first.close()
-    torch.rand(7, device="hpu")
-    second, rest = make(device(), model=net(0.3), **options)
-    second.resume(path)
-    second.run([loader()], [("train", 1)])
-    assert begun.values + rest.values == whole[1]
-    theirs = weights(whole[0])
-    assert all(torch.equal(v, theirs[k]) for k, v in weights(second).items())
-    second.close()
-
-
 def test_fp8_is_refused_by_name():
     adapter = resolve_device(device())
     adapter.setup(0)
@@ -186,19 +167,6 @@ def test_memory_is_counted_and_runs_out_in_one_line():
     finally:
         emulator.set_memory_limit(limit)
         runner.close()
-
-
-def test_evaluation_gives_the_numbers_of_the_cpu():
-    found = []
-    for where in (device(), "cpu"):
-        runner, _ = make(where)
-        with runner.evaluating():
-            data = runner.prepare_eval_loader(loader())
-            outputs = [runner.eval_step(batch) for batch in data]
-        found.append([float(each["loss"]) for each in outputs])
-        assert not outputs[0]["predictions"].requires_grad
-        runner.close()
-    torch.testing.assert_close(*map(torch.tensor, found))
 
 
 def test_another_mode_comes_too_late():

@@ -19,7 +19,6 @@ def environment(*paths):
 
 
 def run_python(arguments, timeout=240, paths=(), **variables):
-    """Run Python on the repository; the finished process."""
     return zygote.run(arguments, environment(*paths) | variables, ROOT, timeout)
 
 

@@ -1,7 +1,5 @@
 """The same small training on the emulated Gaudi and on the CPU, for the cases."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,7 +11,7 @@ from devrun.probes.compile_log import CompileLog
 from devrun.runners import EpochBasedRunner
 from tests.support.observe import Losses
 
-MODE: dict[str, str] = {}
+MODE = {}
 
 
 def set_up(mode):
@@ -41,13 +39,7 @@ def loader(samples=48, batch_size=4, **options):
 
 
 def make(
-    where,
-    model=None,
-    optimizer=None,
-    epochs=2,
-    policy=None,
-    lr_config=None,
-    **options,
+    where, model=None, optimizer=None, epochs=2, policy=None, lr_config=None, **options
 ):
     """A runner that trains `model` on `where`, and its losses."""
     model = net() if model is None else model
@@ -74,15 +66,15 @@ class Counting(Hook):
 
     priority = "LOWEST"
 
-    def before_run(self, runner: Any) -> None:
+    def before_run(self, runner):
         self.log = CompileLog()
         self.counts = Counts(runner.adapter.sdk.emulator)
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         self.counts.update()
 
     @property
-    def findings(self) -> list[Any]:
+    def findings(self):
         again = self.counts.compiled_again()
         found = [*self.counts.findings(), *([again] if again else [])]
         return found + (list(self.log.findings()) if MODE["mode"] == "compile" else [])

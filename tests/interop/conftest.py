@@ -72,7 +72,6 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def mmcls():
-    """MMClassification 0.25 on MMCV 1.7 is installed."""
     _needs("mmcv", "mmcv", "1.7")
     _needs("mmcls", "mmcls", "0.25")
     vision("torchvision")
@@ -80,7 +79,6 @@ def mmcls():
 
 @pytest.fixture(scope="session")
 def mmpretrain():
-    """MMPretrain 1.2 on MMEngine 0.10 is installed."""
     _needs("mmengine", "mmengine", "0.10")
     _needs("mmpretrain", "mmpretrain", "1.2")
     vision("torchvision")
@@ -88,7 +86,6 @@ def mmpretrain():
 
 @pytest.fixture(scope="session")
 def mmseg2():
-    """MMSegmentation 1.2 on MMEngine 0.10 is installed."""
     _needs("mmengine", "mmengine", "0.10")
     _needs("mmseg", "mmsegmentation", "1.2")
     vision("torchvision")
@@ -96,7 +93,6 @@ def mmseg2():
 
 @pytest.fixture(scope="session")
 def mmseg1():
-    """MMSegmentation 0.30 on MMCV 1.7 is installed."""
     _needs("mmcv", "mmcv", "1.7")
     _needs("mmseg", "mmsegmentation", "0.30")
     vision("torchvision")

@@ -4,9 +4,15 @@ import json
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from devrun.cli.main import main
 from devrun.trust import granted
 
+MARKS = [
+    pytest.mark.usefixtures("mmpretrain"),
+    pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
+]
 MODELS = {
     "resnet": (
         "dict(type='ResNet_CIFAR', depth=18, base_channels=4, stem_channels=4, "

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +19,7 @@ from tests.support.packages import let_torchvision_load
 let_torchvision_load()
 import lightning  # noqa: E402
 
-SEEN: dict[str, Any] = {}
+SEEN = {}
 
 
 class Lit(lightning.LightningModule):

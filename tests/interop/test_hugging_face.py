@@ -47,7 +47,6 @@ def here(place, monkeypatch):
 
 
 def train(config, folder, *changes, device="cpu"):
-    """The records of the log of a run."""
     emulated = [] if device == "cpu" else ["--emulate"]
     words = [str(config), "--device", device, *emulated, "--work-dir", str(folder)]
     options = ["--cfg-options", *changes] if changes else []

@@ -129,8 +129,6 @@ def test_an_emulated_ipu_gives_the_losses_of_the_cpu(lit, tmp_path):
 
 
 class Cut(Hook):
-    """Saves in the middle of the second epoch, and stops."""
-
     priority = 100
 
     def after_train_iter(self, runner):

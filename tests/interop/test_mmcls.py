@@ -249,18 +249,3 @@ def test_a_val_phase_reads_its_data_as_training_does(run, configs, tmp_path):
     phases = [r for r in records if r.get("mode") == "val"]
     assert sum("loss" in record for record in phases) == 2
     assert sum("accuracy_top-1" in record for record in phases) == 2
-
-
-@pytest.mark.parametrize("mode", ["original", "classy_vision"])
-def test_smoothed_labels_are_the_same_on_a_compiled_device(
-    run, configs, tmp_path, mode
-):
-    loss = {"type": "LabelSmoothLoss", "label_smooth_val": 0.1, "num_classes": 10}
-    head = {"loss": {**loss, "mode": mode, "_delete_": True}}
-    config = tiny(tmp_path, configs, model={"head": head})
-    found = {}
-    for device in ("cpu", "ipu"):
-        status, text, records = run(config, device, flags=("--no-validate",))
-        assert status == 0, text
-        found[device] = losses(records)
-    assert found["ipu"] == pytest.approx(found["cpu"], rel=1e-3)

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.engine_runs import classifier, rows, train
+from tests.interop.engine_runs import MARKS, classifier, rows, train
 
-pytestmark = [
-    pytest.mark.usefixtures("mmpretrain"),
-    pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
-]
+pytestmark = MARKS
 
 IPU = ("--device", "ipu", "--emulate")
 

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from tests.interop.engine_runs import by_mmengine, classifier, rows, train
+from tests.interop.engine_runs import MARKS, by_mmengine, classifier, rows, train
 from tests.support.strict import zip_strict
 
-pytestmark = [
-    pytest.mark.usefixtures("mmpretrain"),
-    pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
-]
+pytestmark = MARKS
 
 NOTE = """
 from mmengine.hooks import Hook

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.engine_runs import MODELS, by_mmengine, classifier, rows, train
+from tests.interop.engine_runs import (
+    MARKS,
+    MODELS,
+    by_mmengine,
+    classifier,
+    rows,
+    train,
+)
 from tests.support.strict import zip_strict
 
-pytestmark = [
-    pytest.mark.usefixtures("mmpretrain"),
-    pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
-]
+pytestmark = MARKS
 
 CASES = {
     "chained schedulers, scaled": """

@@ -9,18 +9,9 @@ import pytest
 import torch
 
 from devrun.checkpoint import read_checkpoint
-from tests.interop.engine_runs import (
-    MLP,
-    classifier,
-    command,
-    rows,
-    train,
-)
+from tests.interop.engine_runs import MARKS, MLP, classifier, command, rows, train
 
-pytestmark = [
-    pytest.mark.usefixtures("mmpretrain"),
-    pytest.mark.filterwarnings("ignore"),  # of packages that are not maintained
-]
+pytestmark = MARKS
 
 
 SCHEDULERS = (

@@ -1,7 +1,5 @@
 """A small training through the runner, on the CPU or on emulated IPUs."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,14 +11,14 @@ from tests.support.observe import Losses
 class Net(nn.Module):
     """A convolution, BatchNorm and dropout where asked, and a linear layer."""
 
-    def __init__(self, *, norm: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, *, norm=False, dropout=0.0):
         super().__init__()
         self.conv = nn.Conv2d(2, 4, 3, padding=1)
         self.norm = nn.BatchNorm2d(4) if norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(4 * 16, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = torch.tanh(self.norm(self.conv(x)))
         return self.head(self.dropout(x.flatten(1)))
 

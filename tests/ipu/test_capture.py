@@ -4,25 +4,12 @@ import inspect
 import itertools
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from devrun.hooks import EvalHook
 from tests.ipu.harness import Net, ipu, loader, make, net, train
-
-
-def mix(x):
-    weight = float(np.random.beta(0.2, 0.2))
-    return weight * x + (1 - weight) * x.flip(0)
-
-
-class Mixup(Net):
-    """As MMClassification's: one weight for each batch, drawn by NumPy."""
-
-    def forward(self, x):
-        return super().forward(mix(x) if self.training else x)
 
 
 class Warm(Net):
@@ -38,15 +25,6 @@ class Warm(Net):
 def frozen(capsys):
     lines = capsys.readouterr().err.splitlines()
     return [line for line in lines if "only while the graph is captured" in line]
-
-
-def test_mixup_in_the_model_is_said_with_its_line(capsys):
-    train(ipu(), model=Mixup(), epochs=2)
-    (told,) = frozen(capsys)
-    line = inspect.getsourcelines(Mixup.forward)[1]
-    assert f"at {__file__}:{line} draws" in told
-    assert "draws from numpy.random" in told
-    assert "collate_fn" in told
 
 
 def test_a_counter_of_the_model_is_said_once_for_both_graphs(capsys):

@@ -10,7 +10,6 @@ from torch.utils.data import (
     DataLoader,
     IterableDataset,
     RandomSampler,
-    SequentialSampler,
     WeightedRandomSampler,
 )
 
@@ -90,19 +89,6 @@ def test_an_item_is_one_update_and_the_short_last_one_is_left_out(build):
         assert len(loader) == 2
 
 
-def test_the_order_is_that_of_the_cpu_with_the_same_global_batch():
-    _, mine = prepared(numbers(batch_size=SIZE, shuffle=True))
-    cpu = resolve_device("cpu")
-    cpu.setup(2)
-    theirs = cpu.prepare_dataloader(
-        numbers(batch_size=24, shuffle=True, drop_last=True), training=True
-    )
-    for epoch in (0, 1):
-        mine.set_epoch(epoch)
-        theirs.set_epoch(epoch)
-        assert [i.tolist() for i in mine] == [i.tolist() for i in theirs]
-
-
 @pytest.mark.parametrize("name", ["shuffled", "weighted", "own batches", "iterable"])
 def test_it_starts_at_any_update_of_its_epoch(name):
     _, loader = prepared(LOADERS[name]())
@@ -150,8 +136,6 @@ class Scores(nn.Module):
 
 
 class Images:
-    """23 images with labels and names."""
-
     def __len__(self):
         return 23
 
@@ -201,14 +185,3 @@ def test_evaluation_on_the_host_compiles_nothing(emulation):
     assert count == 23
     assert means == pytest.approx(expected, rel=1e-4)
     assert emulation.counts["compile"] == 0
-
-
-def test_the_order_of_evaluation_is_that_of_the_data_set():
-    _, loader = prepared(
-        numbers(sampler=SequentialSampler(range(50)), batch_size=SIZE),
-        training=False,
-        eval_cfg={"replicationFactor": 3, "autoRoundNumIPUs": True},
-    )
-    items = list(loader)
-    assert [len(item) for item in items] == [12, 12, 12, 12, 2]
-    assert torch.cat(items).tolist() == list(range(50))

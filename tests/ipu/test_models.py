@@ -82,34 +82,6 @@ def test_a_split_changes_nothing_but_the_place(options):
     assert float(evaluated["loss"]) == pytest.approx(float(theirs["loss"]), rel=1e-4)
 
 
-class HuggingFaceStyle(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 8)
-        self.head = nn.Linear(8, 11)
-
-    def forward(self, input_ids, labels=None, attention_mask=None):
-        logits = self.head(self.embed(input_ids) * attention_mask.unsqueeze(-1))
-        found = OrderedDict(logits=logits)
-        if labels is not None:
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-            found = OrderedDict(loss=loss, logits=logits)
-        return found
-
-
-class Sentences:
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        ids = (torch.arange(6) * (index + 1)) % 11
-        return {
-            "input_ids": ids,
-            "labels": ids.roll(1),
-            "attention_mask": torch.ones(6),
-        }
-
-
 class OpenMMLabStyle(nn.Module):
     """As its models read: log values are numbers, taken from the losses."""
 
@@ -170,13 +142,6 @@ def both(build, data, **options):
     return found
 
 
-def test_a_hugging_face_model():
-    data = DataLoader(Sentences(), batch_size=4)
-    (expected, reference), (losses, runner) = both(HuggingFaceStyle, data)
-    assert losses == pytest.approx(expected, rel=1e-4)
-    assert_same_state(runner.model, reference.model, **CLOSE)
-
-
 def test_an_openmmlab_model_with_numbers_for_log_values(capsys):
     data = DataLoader(Named(), batch_size=4, collate_fn=with_facts)
     (expected, _), (losses, runner) = both(OpenMMLabStyle, data)
@@ -200,8 +165,6 @@ class Record:
 
 
 class Structured(nn.Module):
-    """Takes and returns nested things."""
-
     def __init__(self):
         super().__init__()
         self.net = net()

@@ -38,8 +38,6 @@ class Strike(Hook):
 
 @HOOKS.register_module()
 class Pids(Hook):
-    """Writes the number of the process and of its threads."""
-
     def __init__(self, path):
         self.path = path
 

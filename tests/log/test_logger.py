@@ -20,7 +20,6 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800]")
 
 @pytest.fixture
 def name(request):
-    """A logger of the test's own."""
     unique = f"test-{request.node.name}"
     yield unique
     close_logger(unique)

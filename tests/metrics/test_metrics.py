@@ -95,15 +95,13 @@ def test_missing_predictions_are_named():
 
 
 class Largest:
-    """A metric in torchmetrics' words, with two results."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.reset()
 
-    def reset(self) -> None:
-        self.seen: list[float] = []
+    def reset(self):
+        self.seen = []
 
-    def update(self, predictions, targets) -> None:
+    def update(self, predictions, targets):
         self.seen.append(float(predictions.max()))
 
     def compute(self):
@@ -138,11 +136,6 @@ def test_torchmetrics_by_dotted_path():
     assert metric.name == "MulticlassAccuracy"
     metric.update(outputs(predictions=SCORES, targets=TARGETS))
     assert metric.compute()["MulticlassAccuracy"] == pytest.approx((0 + 0.5 + 1) / 3)
-
-
-def test_a_dotted_path_to_anything_else_is_refused():
-    with pytest.raises(ConfigError, match="cannot be the type of a metric"):
-        build_metric("torch.nn.Linear")
 
 
 def test_a_missing_torchmetrics_is_named(monkeypatch):

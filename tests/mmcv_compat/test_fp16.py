@@ -10,7 +10,7 @@ from tests.mmcv_compat.mmcv_style import Classifier, loader, runner_of
 
 
 class Decorated(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.fp16_enabled = False
         self.linear = nn.Linear(2, 2)

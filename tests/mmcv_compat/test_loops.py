@@ -106,8 +106,6 @@ def test_an_iteration_runner_of_ones_own_trains_as_the_shipped_one():
 
 
 class Inner(Hook):
-    """`inner_iter` at the beginning of each training iteration."""
-
     def __init__(self):
         self.seen = []
 

@@ -10,10 +10,7 @@ from torch import nn
 from devrun.checkpoint import load_checkpoint, save_checkpoint
 from devrun.config import ConfigDict
 from devrun.errors import ConfigError
-from devrun.runners import (
-    EpochBasedRunner,
-    set_random_seed,
-)
+from devrun.runners import EpochBasedRunner, set_random_seed
 from tests.mmcv_compat.mmcv_style import Classifier, loader, runner_of
 
 

@@ -1,5 +1,3 @@
-"""The LSTM: its updates are the same on every device."""
-
 import pytest
 import torch
 from torch.utils.data import DataLoader

@@ -24,8 +24,6 @@ def linear():
 
 
 class OwnSteps(nn.Module):
-    """MMCV's contract."""
-
     def __init__(self, **output):
         super().__init__()
         self.net = linear()

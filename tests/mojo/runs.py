@@ -12,15 +12,12 @@ HERE = Path(__file__).parent
 def devrun_in(folder, command, config, *words):
     """`devrun COMMAND CONFIG ...` with the models and the data of `soft_targets`."""
     flags = [command, config, "--import", "soft_targets", *words]
-    # Modular's compiler is a program that asks the first python3 for itself
-    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return subprocess.run(
         [sys.executable, "-m", "devrun", *flags],
         cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
-            "PATH": os.pathsep.join(programs),
         },
         capture_output=True,
         text=True,

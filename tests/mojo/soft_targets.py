@@ -1,11 +1,5 @@
 """The device of `torch-mojo-backend`, and a model and data for which it has kernels."""
 
-import os
-
-# a kernel that is not built yet is waited for where it is called: in the order of the
-# program, and never in a thread whose exceptions end the process
-os.environ.setdefault("TORCH_MOJO_BACKEND_KERNEL_QUEUE", "0")
-
 import torch
 import torch_mojo_backend
 from torch import nn

@@ -36,38 +36,36 @@ TOKENS = 12
 class Tokens(torch.utils.data.Dataset[Any]):
     """Sequences of which very different numbers of tokens count."""
 
-    def __init__(self, count: int = 24) -> None:
+    def __init__(self, count=24):
         generator = torch.Generator().manual_seed(4)
         self.ids = torch.randint(0, 20, (count, TOKENS), generator=generator)
         self.labels = self.ids.clone()
         for index, row in enumerate(self.labels):
             row[TOKENS - index % 5 :] = -100
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+    def __getitem__(self, index):
         return {"input_ids": self.ids[index], "labels": self.labels[index]}
 
 
 class Means(Hook):
     """The mean loss of each update, where all processes have as many samples."""
 
-    def __init__(self) -> None:
-        self.values: list[float] = []
+    def __init__(self):
+        self.values = []
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         total = {"loss": (float(runner.outputs["loss"]), 1.0)}
         self.values.append(dist.weighted_means(total)["loss"])
 
 
 class Losses(Hook):
-    """The loss of each update over all targets of all processes."""
+    def __init__(self):
+        self.values = []
 
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         loss, count = runner.outputs["loss"], runner.outputs["num_items"]
         total = {"loss": (float(loss) * float(count), float(count))}
         self.values.append(dist.weighted_means(total)["loss"])
@@ -76,13 +74,11 @@ class Losses(Hook):
 class Messages(TorchDispatchMode):
     """Counts what is exchanged inside, by torch's names."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.found = Counter()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         home, _, name = func._schema.name.partition("::")
         self.found[name.strip("_")] += home == "c10d"
         return func(*args, **(kwargs or {}))
@@ -93,14 +89,14 @@ class Exchanges(Hook):
 
     priority = Priority.HIGHEST
 
-    def before_run(self, runner: Any) -> None:
-        self.found: list[dict[str, int]] = []
+    def before_run(self, runner):
+        self.found = []
 
-    def before_train_iter(self, runner: Any) -> None:
+    def before_train_iter(self, runner):
         self.mode = Messages()
         self.mode.__enter__()
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         self.mode.__exit__(None, None, None)
         self.found.append({k: n for k, n in self.mode.found.items() if n})
 
@@ -131,13 +127,7 @@ def runner_of(model, **options):
     return EpochBasedRunner(model, optimizer=optimizer, **{**usual, **options})
 
 
-def train(
-    parallel=None,
-    batch=12,
-    accumulate=1,
-    hooks=(),
-    **options,
-):
+def train(parallel=None, batch=12, accumulate=1, hooks=(), **options):
     """Losses and final weights of an epoch; `batch` samples an update over all."""
     config = {
         "cumulative_iters": accumulate,
@@ -250,17 +240,15 @@ def recomputed():
 
 
 class Net(nn.Module):
-    """Convolutions with a batch norm."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(5)
         self.body = ResNet(
             stage_blocks=(1, 1), base_channels=4, num_classes=3, stem="cifar"
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.body(x)
+    def forward(self, x):
+        y = self.body(x)
         return y
 
 
@@ -287,7 +275,7 @@ def convolutions(parallel=None, accumulate=1, batch=4, **update):
     runner.register_hook(log)
     with closing(runner):
         runner.run([DataLoader(images(), batch, shuffle=True)], [("train", 1)])
-        norm: Any = model.body.bn1
+        norm = model.body.bn1
     known = {"mean": norm.running_mean.tolist(), "seen": int(norm.num_batches_tracked)}
     return {"losses": log.values, **known}
 
@@ -295,13 +283,13 @@ def convolutions(parallel=None, accumulate=1, batch=4, **update):
 class Scaled(nn.Module):
     """With a temperature, a parameter of no dimension, as CLIP has one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(5)
         self.blocks = nn.ModuleList(nn.Linear(12, 12) for _ in range(2))
         self.scale = nn.Parameter(torch.tensor(1.0))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for block in self.blocks:
             x = torch.tanh(block(x))
         return x * self.scale.exp()
@@ -343,13 +331,7 @@ def norms():
     }
 
 
-def averaged(
-    folder,
-    parallel,
-    resume=False,
-    divided=False,
-    **options,
-):
+def averaged(folder, parallel, resume=False, divided=False, **options):
     """EMA, evaluation and prediction of uneven shares, a save and what it holds.
 
     Args:
@@ -407,7 +389,7 @@ def unseeded():
     model = gpt(dropout=0.2)
     torch.manual_seed(100 + dist.get_dist_info()[0])
     two = {"mesh": {"tensor": 2}}
-    losses: list[float] = train(two, model=model, seed=None)["losses"]
+    losses = train(two, model=model, seed=None)["losses"]
     return losses
 
 
@@ -439,26 +421,26 @@ def refused_by_tensor():
 
 
 class Odd(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.net(x)
+    def forward(self, x):
+        y = self.net(x)
         return y
 
 
 class Evaluations(EvalHook):
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader):
         super().__init__(loader)
-        self.values: list[float] = []
+        self.values = []
 
-    def publish(self, runner: Any, named: Any) -> Any:
+    def publish(self, runner, named):
         self.values.append(float(named["loss"]))
         return super().publish(runner, named)
 
 
-FULL: dict[str, Any] = {}
+FULL = {}
 
 
 def saved(folder):
@@ -488,7 +470,7 @@ def saved(folder):
 def one_file(folder):
     """Weights and first moments at the end of a run, in its `.pth`, and in two runs
     that go on from that, the second of them under DDP."""
-    found: list[Any] = []
+    found = []
     for number, parallel in enumerate(({"type": "fsdp"}, {"type": "fsdp"}, None)):
         runner = runner_of(gpt(), parallel=parallel, work_dir=folder)
         with closing(runner):
@@ -534,13 +516,11 @@ def damaged(folder):
 
 
 class Steps(nn.Module):
-    """Updates itself in its train_step."""
-
-    def __init__(self, own: bool, **sizes: Any) -> None:
+    def __init__(self, own, **sizes):
         super().__init__()
         self.net, self.own = gpt(**sizes), own
 
-    def train_step(self, batch: Any, optimizer: Any) -> dict[str, Any]:
+    def train_step(self, batch, optimizer):
         loss = self.net(**batch)["loss"]
         if self.own:
             optimizer.zero_grad()
@@ -550,7 +530,7 @@ class Steps(nn.Module):
 
 
 class OwnHook(OptimizerHook):
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         runner.outputs["loss"].backward()
 
 

@@ -32,8 +32,6 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def report(capsys):
-    """`report(*words)` -> (status, stdout, stderr)."""
-
     def run(*words):
         capsys.readouterr()
         return command(capsys, "report", *words)

@@ -86,7 +86,6 @@ def program(old="", new=""):
 
 
 def write(text):
-    """Put `text` in the place of the program."""
     sys.modules.pop("dr_planted", None)
     for registry in (DATASETS, HOOKS, MODELS):
         for key, kind in list(registry.module_dict.items()):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from devrun.rehearsal.latency import Point, with_knee
 from tests.support import zygote
 from tests.support.command import command
 
@@ -83,13 +82,6 @@ def test_what_cannot_be_swept_is_one_line(words, what, swept):
     status, _, err = swept(*words)
     assert status == 2
     assert what in err
-
-
-def test_the_knee_is_the_smallest_batch_of_about_the_best_throughput():
-    points = [
-        Point(n, per_second=s) for n, s in ((1, 100), (2, 190), (4, 360), (8, 370))
-    ]
-    assert [point.knee for point in with_knee(points)] == [False, False, True, False]
 
 
 def test_a_damaged_sweep_is_named_and_the_rest_is_shown(swept, capsys):

@@ -5,12 +5,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from devrun.devices.cpu import CPUAdapter
-from devrun.errors import (
-    ConfigError,
-    DataError,
-    DivergedError,
-    UnsupportedFeatureError,
-)
+from devrun.errors import ConfigError, DataError, DivergedError, UnsupportedFeatureError
 from devrun.hooks import EvalHook, Hook, OptimizerHook
 from tests.support.noisy import loader, loss, plain_loader, runner
 
@@ -63,8 +58,6 @@ def test_a_failing_on_exception_hides_neither_the_error_nor_the_other_hooks(capf
 
 
 class Stream(IterableDataset):
-    """Samples without a known number."""
-
     def __iter__(self):
         for index in range(10):
             yield torch.full((4,), float(index)), torch.tensor(index % 2)

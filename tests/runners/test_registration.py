@@ -4,16 +4,13 @@ import copy
 import logging
 
 import pytest
-import torch
-from torch import nn
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.errors import ConfigError, UnsupportedFeatureError
-from devrun.hooks import Hook, OptimizerHook, Priority
+from devrun.hooks import Hook, Priority
 from devrun.step import Capability
 from tests.support.noisy import plain_loader, runner
 from tests.support.observe import Trace
-from tests.support.strict import zip_strict
 
 
 class NoGradients(CPUAdapter):
@@ -107,28 +104,6 @@ def test_a_run_begins_with_one_row_a_hook(caplog):
     (row,) = [line for line in caplog.text.splitlines() if "hook: " in line]
     assert "hook: HIGH         Trace before_run " in row
     assert run.get_hook_info() == "\n".join(run.table.rows())
-
-
-def test_an_own_optimizer_hook_does_the_update():
-    class Signed(OptimizerHook):
-        """Sign descent."""
-
-        def after_train_iter(self, runner):
-            runner.optimizer.zero_grad()
-            runner.outputs["loss"].backward()
-            for parameter in runner.model.parameters():
-                parameter.grad.sign_()
-            runner.optimizer.step()
-
-    model = nn.Linear(4, 2)
-    before = [p.detach().clone() for p in model.parameters()]
-    run = runner(
-        limit=1, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.5)
-    )
-    run.register_optimizer_hook(Signed())
-    run.run([plain_loader(1)])
-    for old, new in zip_strict(before, model.parameters()):
-        assert torch.allclose((old - new).abs(), torch.full_like(old, 0.5))
 
 
 @pytest.mark.parametrize(

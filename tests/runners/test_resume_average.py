@@ -1,5 +1,3 @@
-"""It is said that an average begins anew."""
-
 import torch
 from torch import nn
 

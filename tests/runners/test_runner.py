@@ -99,12 +99,6 @@ def test_a_run_without_a_limit_is_refused():
             runner(by_epoch, limit=None).run([plain_loader(1)])
 
 
-def test_work_dir_may_be_a_path_and_is_made(tmp_path):
-    run = runner(work_dir=tmp_path / "a" / "b")
-    assert run.work_dir == str(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
-
-
 def test_extra_arguments_of_run_reach_train_step():
     seen = []
 
@@ -162,15 +156,6 @@ def test_a_second_run_goes_on():
     with pytest.warns(DeprecationWarning, match="max_epochs"):
         run.run([data], [("train", 1)], max_epochs=3)
     assert (run.epoch, run.iter) == (3, 6)
-
-
-def test_limited_batches():
-    run = runner(limit=2, limit_train=2, limit_val=2)
-    trace = Trace()
-    run.register_hook(trace)
-    run.run([plain_loader(7), plain_loader(5)], [("train", 1), ("val", 1)])
-    assert run.iter == 4
-    assert trace.names().count("after_val_iter") == 4
 
 
 def test_runners_are_built_from_a_config_that_stays_as_it_was():

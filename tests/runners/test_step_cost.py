@@ -23,8 +23,8 @@ class Count(Hook):
 
     priority = "LOWEST"
 
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
+    def __init__(self):
+        self.calls = Counter()
 
     def after_train_iter(self, runner):
         if runner.iter + 1 == FIRST:

@@ -1,5 +1,3 @@
-"""A whole training run built from one config."""
-
 import copy
 import logging
 import re
@@ -78,8 +76,6 @@ def test_a_config_becomes_a_run_and_stays_as_it_was(tmp_path):
 
 
 class Sends(LoggerHook):
-    """Would send what is logged somewhere."""
-
     def prepare_dry_run(self):
         return False
 
@@ -183,24 +179,6 @@ def test_a_dry_run_finds_what_would_end_the_run(monkeypatch, what):
         with trial(config(**changes), 2, evaluate=1, save=True) as training:
             training.run()
     assert "\n" not in str(caught.value)
-
-
-def test_no_validation_registers_no_evaluation():
-    training = build_training(config(), validate=False, progress=False)
-    assert "EvalHook" not in hooks_of(training)
-    without = config()
-    del without["data"]["val"]
-    assert "EvalHook" not in hooks_of(build_training(without, progress=False))
-
-
-def test_the_iteration_runner_evaluates_by_iteration():
-    cfg = config(
-        runner={"type": "IterBasedRunner", "max_iters": 4}, evaluation={"interval": 2}
-    )
-    training = build_training(cfg, progress=False)
-    (evaluation,) = [h for h in training.runner.hooks if type(h).__name__ == "EvalHook"]
-    assert evaluation.by_epoch is False
-    training.run()
 
 
 def test_fp16_and_accumulation_in_mmcvs_words():

@@ -1,11 +1,7 @@
 """Small models and a prepared CPU adapter for the tests of this room."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
@@ -13,22 +9,22 @@ from devrun.step import UpdatePolicy
 from tests.support.strict import zip_strict
 
 
-def net() -> nn.Module:
+def net():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def batch(size: int = 8) -> tuple[Tensor, Tensor]:
+def batch(size=8):
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(size, 4, generator=generator)
     return inputs, torch.randint(0, 3, (size,), generator=generator)
 
 
-def weights(model: nn.Module) -> list[Tensor]:
+def weights(model):
     return [param.detach().clone() for param in model.parameters()]
 
 
-def same(first: list[Tensor], second: list[Tensor]) -> bool:
+def same(first, second):
     return all(torch.equal(a, b) for a, b in zip_strict(first, second))
 
 
@@ -37,13 +33,13 @@ class Prepared:
 
     def __init__(
         self,
-        model: nn.Module | None = None,
-        optimizer: Any = "sgd",
-        adapter: CPUAdapter | None = None,
-        options: dict[str, Any] | None = None,
-        loss: Any = "cross_entropy",
-        **policy: Any,
-    ) -> None:
+        model=None,
+        optimizer="sgd",
+        adapter=None,
+        options=None,
+        loss="cross_entropy",
+        **policy,
+    ):
         self.adapter = adapter or CPUAdapter.from_config(options or {})
         self.adapter.setup(0)
         self.module = model or net()
@@ -57,6 +53,6 @@ class Prepared:
             UpdatePolicy(**policy),
         )
 
-    def step(self, data: Any = None, on_grads: Any = None) -> Any:
+    def step(self, data=None, on_grads=None):
         data = batch() if data is None else data
         return self.adapter.train_step(self.model, data, self.optimizer, on_grads)

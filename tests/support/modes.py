@@ -17,7 +17,6 @@ import select
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,11 @@ class Cases(pytest.File):
     the `slow` modes are marked so.
     """
 
-    def __init__(
-        self, *, start: Callable[..., Any], slow: tuple[str, ...] = (), **options: Any
-    ) -> None:
+    def __init__(self, *, start, slow=(), **options):
         super().__init__(**options)
         self.start, self.slow = start, slow
 
-    def collect(self) -> Iterator[Case]:
+    def collect(self):
         tree = ast.parse(self.path.read_text(encoding="utf-8"))
         (modes,) = [
             ast.literal_eval(node.value)
@@ -60,14 +57,12 @@ class Cases(pytest.File):
 
 
 class Case(pytest.Item):
-    """One function in one mode."""
-
     parent: Cases
     tested: str
     mode: str
     line: int
 
-    def runtest(self) -> None:
+    def runtest(self):
         servers = self.config.stash.setdefault(SERVERS, {})
         key = self.parent.start, self.mode
         if key not in servers:
@@ -78,12 +73,12 @@ class Case(pytest.Item):
         if failure is not None:
             raise CaseFailure(failure)
 
-    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
+    def repr_failure(self, excinfo, style=None):
         if isinstance(excinfo.value, CaseFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
-    def reportinfo(self) -> tuple[Path, int, str]:
+    def reportinfo(self):
         return self.path, self.line - 1, self.name
 
 
@@ -92,13 +87,11 @@ class CaseFailure(Exception):
 
 
 class Server:
-    """The process of a mode."""
-
-    def __init__(self, start: Callable[..., Any], mode: str) -> None:
+    def __init__(self, start, mode):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = start(mode, stderr=self.errors.fileno())
 
-    def run(self, module: str, function: str) -> str | None:
+    def run(self, module, function):
         """None, or the traceback of the failure."""
         process = self.process
         answer = ""
@@ -112,12 +105,12 @@ class Server:
             return f"its process has ended, or hung: {self.errors.read()[-4000:]}"
         return json.loads(answer)
 
-    def close(self) -> None:
+    def close(self):
         self.process.communicate(60)
         self.errors.close()
 
 
-def serve(before: Callable[[], Any]) -> None:
+def serve(before):
     """Run the tests that stdin names, each after `before`; say what came of each."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -125,7 +118,7 @@ def serve(before: Callable[[], Any]) -> None:
         print(json.dumps(_run(before, *json.loads(line))), file=answers, flush=True)
 
 
-def _run(before: Callable[[], Any], module: str, function: str) -> str | None:
+def _run(before, module, function):
     here = os.getcwd()
     try:
         test = getattr(importlib.import_module(module), function)

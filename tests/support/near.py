@@ -5,16 +5,14 @@ addition rounds: what two code paths compute differs by some roundings, elsewher
 others. Only the same code run twice gives the same bits.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
 from tests.support.strict import zip_strict
 
 
-def assert_near(found: Any, expected: Any, roundings: float = 200) -> None:
+def assert_near(found, expected, roundings=200):
     """Assert that the floats of two trees differ by no more than their rounding.
 
     The tolerance is `roundings` times the eps of the dtype, of the largest number in
@@ -37,10 +35,7 @@ def assert_near(found: Any, expected: Any, roundings: float = 200) -> None:
         assert off <= allowed * largest, f"{name} is off by {off:g} of {largest:g}"
 
 
-_Pairs = Iterator[tuple[str, Tensor, Tensor]]
-
-
-def _pairs(found: Any, expected: Any, name: str) -> _Pairs:
+def _pairs(found, expected, name):
     if isinstance(expected, Mapping):
         assert found.keys() == expected.keys(), name
         for key, value in expected.items():
@@ -56,5 +51,5 @@ def _pairs(found: Any, expected: Any, name: str) -> _Pairs:
             assert torch.equal(ours, theirs), name
 
 
-def _is_row(values: Any) -> bool:
+def _is_row(values):
     return all(isinstance(value, (int, float)) for value in values)

@@ -1,12 +1,8 @@
 """What a run does and says, noted for a test."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
-from pathlib import Path
-from typing import Any
 
 from devrun.hooks import Hook
 
@@ -30,35 +26,33 @@ class Losses(Hook):
     They are read when the run is over: to read one would make it wait for its device.
     """
 
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.kept: list[Any] = []
+    def __init__(self, stop_after=None):
+        self.kept = []
         self.stop_after = stop_after
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         self.kept.append(runner.outputs["loss"])
         if self.stop_after is not None and runner.iter + 1 >= self.stop_after:
             runner.request_stop("enough")
 
     @property
-    def values(self) -> list[float]:
+    def values(self):
         return [float(loss) for loss in self.kept]
 
 
 class Trace(Hook):
-    """Notes every stage with (epoch, iter, inner_iter)."""
+    def __init__(self):
+        self.seen = []
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int, int, int]] = []
-
-    def note(self, stage: str, runner: Any) -> None:
+    def note(self, stage, runner):
         self.seen.append((stage, runner.epoch, runner.iter, runner.inner_iter))
 
-    def names(self) -> list[str]:
+    def names(self):
         return [entry[0] for entry in self.seen]
 
 
-def _noting(stage: str) -> Any:
-    def method(self: Trace, runner: Any) -> None:
+def _noting(stage):
+    def method(self, runner):
         self.note(stage, runner)
 
     return method
@@ -69,32 +63,30 @@ for _stage in STAGES:
 
 
 class Lines(logging.Handler):
-    """Keeps the messages that were logged."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.messages: list[str] = []
+        self.messages = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.messages.append(record.getMessage())
 
-    def matching(self, pattern: str) -> list[str]:
+    def matching(self, pattern):
         return [m for m in self.messages if re.search(pattern, m)]
 
     @property
-    def text(self) -> str:
+    def text(self):
         return "\n".join(self.messages)
 
-    def __enter__(self) -> Lines:
+    def __enter__(self):
         """Hear the `devrun` logger."""
         logging.getLogger("devrun").addHandler(self)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error):
         logging.getLogger("devrun").removeHandler(self)
 
 
-def records(work_dir: Path) -> list[dict[str, Any]]:
+def records(work_dir):
     """The records of the one log.json in `work_dir`, meta first."""
     (path,) = work_dir.glob("*.log.json")
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,28 +1,26 @@
 """Runs on points of two classes, which do the same every time."""
 
 import logging
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from devrun.hooks.base import Hook
 from devrun.runners import EpochBasedRunner, IterBasedRunner
 from tests.support.observe import Lines
 
 
-def samples(count: int = 12) -> TensorDataset:
+def samples(count=12):
     """`count` points of two classes that a line separates."""
     x = torch.linspace(-1, 1, count).unsqueeze(1).repeat(1, 2)
     return TensorDataset(x, (x[:, 0] > 0).long())
 
 
-def loader(count: int = 12, batch_size: int = 3, **kwargs: Any) -> DataLoader:
+def loader(count=12, batch_size=3, **kwargs):
     return DataLoader(samples(count), batch_size=batch_size, **kwargs)
 
 
-def model() -> nn.Module:
+def model():
     """Two scores for each point; the same weights every time."""
     net = nn.Linear(2, 2)
     with torch.no_grad():
@@ -31,9 +29,7 @@ def model() -> nn.Module:
     return net
 
 
-def make_runner(
-    *hooks: Hook, by_epoch: bool = True, length: int = 2, **kwargs: Any
-) -> Any:
+def make_runner(*hooks, by_epoch=True, length=2, **kwargs):
     """A runner on the host with its own logger; `runner.lines` has what it said."""
     net = kwargs.pop("model", None) or model()
     if not hasattr(net, "train_step"):

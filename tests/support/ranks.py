@@ -3,9 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,7 +11,7 @@ from devrun import dist
 from tests.support import zygote
 
 
-def do(scenarios: Callable[[Path], Mapping[str, Callable[[], Any]]]) -> None:
+def do(scenarios):
     """The body of a worker, `SCRIPT FOLDER [NAME ...]`: those of the names, or all.
 
     What each returns is written as JSON for its rank.
@@ -30,9 +28,7 @@ def do(scenarios: Callable[[Path], Mapping[str, Callable[[], Any]]]) -> None:
     dist.close_dist()
 
 
-def found_by(
-    script: Path, folder: Path, count: int = 2
-) -> tuple[list[dict[str, Any]], list[str]]:
+def found_by(script, folder, count=2):
     """Of the processes of `script`: what each found, and what it wrote to stderr."""
     running = zygote.start_ranks([script, folder], folder, count)
     said = [process.communicate(timeout=300)[1] for process in running]

@@ -1,12 +1,7 @@
 """A small real run, for the tests of one hook or a few."""
 
-from __future__ import annotations
-
 import functools
 import logging
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,12 +16,12 @@ class Rates(Hook):
 
     priority = "LOWEST"
 
-    def __init__(self) -> None:
-        self.lrs: list[list[float]] = []
-        self.momenta: list[list[Any]] = []
-        self.stop_at: int | None = None
+    def __init__(self):
+        self.lrs = []
+        self.momenta = []
+        self.stop_at = None
 
-    def before_train_iter(self, runner: Any) -> None:
+    def before_train_iter(self, runner):
         optimizer = runner.optimizer
         several = optimizer.values() if isinstance(optimizer, dict) else [optimizer]
         groups = [group for one in several for group in one.param_groups]
@@ -35,12 +30,12 @@ class Rates(Hook):
             [group.get("momentum", group.get("betas", (None,))[0]) for group in groups]
         )
 
-    def after_train_iter(self, runner: Any) -> None:
+    def after_train_iter(self, runner):
         if runner.iter + 1 == self.stop_at:
             runner.request_stop("the test has seen enough")
 
 
-def own_update(model: Any, batch: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
+def own_update(model, batch, optimizer):
     """The train_step of a model that steps several optimizers itself, as a GAN's."""
     inputs, _ = batch
     loss = mean_square(model(inputs), None)
@@ -52,11 +47,11 @@ def own_update(model: Any, batch: Any, optimizer: dict[str, Any]) -> dict[str, A
     return {"loss": loss, "log_vars": {}, "num_samples": len(inputs)}
 
 
-def mean_square(output: torch.Tensor, target: Any) -> torch.Tensor:
+def mean_square(output, target):
     return output.square().mean()
 
 
-def batches(length: int) -> DataLoader[Any]:
+def batches(length):
     """`length` batches of 4 samples with 3 values, the same ones each time."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(4 * length, 3, generator=generator)
@@ -70,16 +65,9 @@ class TracedRun:
     options of the runner makes it one that counts iterations.
     """
 
-    def __init__(
-        self,
-        *hooks: Hook,
-        length: int = 4,
-        model: nn.Module | None = None,
-        optimizer: Callable[[Any], Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *hooks, length=4, model=None, optimizer=None, **options):
         torch.manual_seed(0)
-        self.model: Any = nn.Linear(3, 2) if model is None else model
+        self.model = nn.Linear(3, 2) if model is None else model
         made = (
             torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
             if optimizer is None
@@ -92,42 +80,40 @@ class TracedRun:
             options.setdefault("loss", mean_square)
         kind = IterBasedRunner if "max_iters" in options else EpochBasedRunner
         logger = logging.getLogger("devrun.test")
-        self.runner: Any = kind(self.model, optimizer=made, logger=logger, **options)
+        self.runner = kind(self.model, optimizer=made, logger=logger, **options)
         self.optimizer = made
         self.loader = batches(length)
         self.rates = Rates()
         for hook in (*hooks, self.rates):
             self.runner.register_hook(hook)
 
-    def run(
-        self, stop_at: int | None = None, workflow: tuple[str, ...] = ("train",)
-    ) -> TracedRun:
+    def run(self, stop_at=None, workflow=("train",)):
         """To the end, or only until `stop_at` updates are done."""
         self.rates.stop_at = stop_at
         phases = [(mode, 1) for mode in workflow]
         self.runner.run([self.loader] * len(phases), phases)
         return self
 
-    def save(self, folder: Path, *names: str) -> str:
+    def save(self, folder, *names):
         """The checkpoint that `load` takes."""
         return self.runner.save_checkpoint(folder, *names)
 
-    def load(self, checkpoint: str, **options: Any) -> TracedRun:
+    def load(self, checkpoint, **options):
         self.runner.resume(checkpoint, **options)
         return self
 
     @property
-    def lrs(self) -> list[list[float]]:
+    def lrs(self):
         return self.rates.lrs
 
     @property
-    def momenta(self) -> list[list[Any]]:
+    def momenta(self):
         return self.rates.momenta
 
     @property
-    def first_lrs(self) -> list[float]:
+    def first_lrs(self):
         return [rates[0] for rates in self.lrs]
 
     @property
-    def first_momenta(self) -> list[float]:
+    def first_momenta(self):
         return [values[0] for values in self.momenta]

@@ -1,10 +1,7 @@
 """What Python 3.9 lacks and the tests use."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
 
-
-def zip_strict(*columns: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+def zip_strict(*columns):
     """`zip(strict=True)` of Python 3.10, of columns that have an end."""
     rows = [list(column) for column in columns]
     lengths = sorted(map(len, rows))

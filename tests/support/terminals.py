@@ -7,14 +7,14 @@ import struct
 import termios
 
 
-def terminal(columns: int) -> tuple[int, int]:
+def terminal(columns):
     """A terminal of 24 lines: its end to read from, and the end for a program."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     return ours, theirs
 
 
-def drawn(ours: int) -> str:
+def drawn(ours):
     """All that was drawn until the last program closed its end."""
     shown = b""
     while True:

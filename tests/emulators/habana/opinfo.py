@@ -7,7 +7,6 @@ Values, types and, in float32, gradients against the CPU; what differs is a line
 
 import sys
 import warnings
-from typing import Any
 
 import habana_frameworks.torch  # noqa: F401 - which brings the device
 import torch
@@ -77,7 +76,7 @@ def _run(op, sample, device, grads):
     results = [each for each in tree_flatten(out)[0] if isinstance(each, torch.Tensor)]
     if any(each.device.type != device for each in results):
         raise AssertionError(f"a result is not on {device}")
-    found: list[Any] = [each.detach().cpu() for each in results]
+    found = [each.detach().cpu() for each in results]
     if grads:
         ends = [each for each in results if each.requires_grad]
         leaves = [each for each in tree_flatten(given)[0] if _wants_gradient(each)]

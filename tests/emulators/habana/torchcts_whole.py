@@ -17,7 +17,7 @@ import torch.testing._internal.common_utils as common
 from torchcts import cli, op_metadata
 
 common.extract_test_fn = lambda: None
-_known: dict[int, tuple[object, object]] = {}
+_known = {}
 _validated = op_metadata._validation_metadata
 
 
@@ -69,14 +69,14 @@ class Whole:
         else:
             self.failed[why] += 1
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    def pytest_collection_finish(self, session):
         plugins = session.config.pluginmanager.get_plugins()
         (self.suite,) = (p for p in plugins if hasattr(p, "flush_results_to_disk"))
         self.write = self.suite.flush_results_to_disk
         self.suite.flush_results_to_disk = lambda: None
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self):
         self.suite.flush_results_to_disk = self.write
 
     @pytest.hookimpl(trylast=True)

@@ -37,43 +37,6 @@ def test_blocks_change_nothing_on_the_host():
         poptorch.BeginBlock(model[0])
 
 
-@pytest.mark.parametrize(("stages", "needed"), [(2, 3), (4, 7)])
-def test_a_pipeline_must_be_filled(stages, needed):
-    x = torch.ones(needed - 1, 2)
-    opts = poptorch.Options()
-    opts.Training.gradientAccumulation(needed - 1)
-    with pytest.raises(poptorch.Error, match=rf"pipeline stages \({needed}\)"):
-        poptorch.trainingModel(WithLoss(chain(stages)), opts)(x)
-    opts = opts.clone()
-    opts.Training.gradientAccumulation(needed)
-    poptorch.trainingModel(WithLoss(chain(stages)), opts)(torch.ones(needed, 2))
-    opts = poptorch.Options().deviceIterations(stages - 1)
-    with pytest.raises(poptorch.Error, match=r"deviceIterations must be greater"):
-        poptorch.inferenceModel(chain(stages), opts)(torch.ones(stages - 1, 2))
-    sharded = opts.clone().setExecutionStrategy(poptorch.ShardedExecution())
-    poptorch.inferenceModel(chain(stages), sharded)(torch.ones(stages - 1, 2))
-
-
-def test_the_machine_must_be_large_enough(emulator):
-    opts = poptorch.Options().deviceIterations(4)
-    x = torch.ones(8, 2)
-    with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(128\)"):
-        many = poptorch.Options().replicationFactor(128)
-        poptorch.inferenceModel(chain(1), many)(torch.ones(128, 2))
-    with pytest.raises(poptorch.Error, match="use of 3 IPUs"):
-        poptorch.inferenceModel(chain(3), opts)(x)
-    poptorch.inferenceModel(chain(3), opts.clone().autoRoundNumIPUs())(x)
-    emulator.set_ipus(4)
-    two = opts.clone().replicationFactor(2)
-    with pytest.raises(poptorch.Error, match=r"acquire 8 IPU\(s\): the machine has 4"):
-        poptorch.inferenceModel(chain(4), two)(x)
-    assert poptorch.ipuHardwareIsAvailable(4)
-    assert not poptorch.ipuHardwareIsAvailable(8)
-    emulator.set_ipus(0)
-    with pytest.raises(AssertionError):
-        poptorch.ipuHardwareVersion()
-
-
 def test_neighbours_on_one_ipu_are_one_stage():
     opts = poptorch.Options().deviceIterations(2)
     poptorch.inferenceModel(chain(4, [0, 0, 1, 1]), opts)(torch.ones(2, 2))
@@ -100,17 +63,6 @@ def test_a_block_without_a_name_keeps_its_number():
     assert re.search(r"user_id='\d+'", first)
     poptorch.inferenceModel(model)(torch.ones(1, 2))
     assert poptorch.module_repr(model) == first
-
-
-def test_memory_is_an_estimate_against_a_limit(emulator):
-    opts = poptorch.Options().deviceIterations(2)
-    inference = poptorch.inferenceModel(chain(2), opts)
-    inference(torch.ones(2, 2))
-    rows = emulator.memory_estimate(inference)
-    assert [row["weights"] for row in rows] == [24, 24]
-    emulator.set_memory_limit(10)
-    with pytest.raises(poptorch.Error, match="IPU 0 by the emulator's estimate"):
-        poptorch.inferenceModel(chain(2), opts)(torch.ones(2, 2))
 
 
 def test_operations_need_an_active_block():

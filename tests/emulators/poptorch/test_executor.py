@@ -9,20 +9,6 @@ import pytest
 import torch
 
 
-def test_the_host_is_stale_until_it_is_read_and_then_copied_once(make, data, emulator):
-    model = make()
-    training = poptorch.trainingModel(model)
-    for _ in range(3):
-        training(*data(4))
-    assert emulator.counts["weights_to_host"] == 0
-    first = model.first.weight.detach().clone()
-    model.last.weight.sum()
-    assert emulator.counts["weights_to_host"] == 1
-    training(*data(4))
-    assert not torch.equal(model.first.weight.detach(), first)
-    assert emulator.counts["weights_to_host"] == 2
-
-
 @pytest.mark.parametrize(
     "read",
     [
@@ -278,25 +264,6 @@ def test_attach_and_detach(make, data):
     training.detachFromDevice()
     training(*data(4))
     assert training.isAttachedToDevice()
-
-
-def test_random_numbers_repeat_with_a_seed_and_resume(make, data):
-    x, _ = data(8)
-
-    def fresh():
-        opts = poptorch.Options().randomSeed(3)
-        return poptorch.inferenceModel(make(dropout=0.5), opts)
-
-    first, second = fresh(), fresh()
-    one = first(x)
-    host = torch.get_rng_state()
-    assert torch.equal(one, second(x))
-    assert torch.equal(host, torch.get_rng_state())
-    state = first.rng_state
-    two = first(x)
-    assert not torch.equal(one, two)
-    first.rng_state = state
-    assert torch.equal(first(x), two)
 
 
 def test_an_offline_device_compiles_and_does_not_run(make, data):

@@ -161,15 +161,11 @@ def test_what_cannot_work_is_refused():
 
 
 class Pids(Numbers):
-    """Tells which process reads."""
-
     def __getitem__(self, index):
         return super().__getitem__(index)[0], torch.tensor(os.getpid())
 
 
 class Broken(Numbers):
-    """The last sample cannot be read."""
-
     def __getitem__(self, index):
         if index == self.count - 1:
             raise OSError(f"no such file: {index}")
