@@ -91,6 +91,7 @@ class GoesOn:
                 if stage not in ("on_exception", "after_backward"):
                     call = getattr(hook, stage)
                     setattr(hook, stage, self._kept(call, lambda *_: None, training))
+        runner.table.refresh()  # else before_run is called as it was
         with ExitStack() as patched:
             patched.enter_context(
                 patch.object(SeededCollate, "__call__", self._batched(training))
