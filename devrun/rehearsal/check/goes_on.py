@@ -140,7 +140,7 @@ class GoesOn:
         if self._follows(error):
             return False
         if isinstance(error, NoGradientError) and given:
-            if self._compiles and self._note.left_out:
+            if self._note.left_out and (self._compiles or self._sources.returns):
                 return False  # a number stands in for the loss
             with self._mended:
                 untrained(self._note, training, given[0])

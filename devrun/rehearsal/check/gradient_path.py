@@ -24,6 +24,10 @@ from devrun.tensors import tensors_in
 
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
+_IDLE = (
+    "these parameters are to be trained, and no loss depends on them",
+    "freeze them (freeze: [pattern]), or use them in forward",
+)
 _NAMED = 3
 _TRAINED = "compute it of the weights that are to be trained, with lr above 0"
 _BACKWARD = (
@@ -127,15 +131,8 @@ class GradientsProbe(Probe):
             by_line.setdefault(made_at(training.runner.model, name), []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            yield Finding(
-                severity="advice",
-                kind="no gradient",
-                what=", ".join(names[:_NAMED]) + more,
-                why="these parameters are to be trained, and no loss depends on them",
-                remedy="freeze them (freeze: [pattern]), or use them in forward",
-                site=site,
-                fix={"freeze": names},
-            )
+            row = ("no gradient", ", ".join(names[:_NAMED]) + more, *_IDLE, site)
+            yield Finding("advice", *row, fix={"freeze": names})
 
 
 def _unregistered(model: nn.Module) -> Iterator[Finding]:

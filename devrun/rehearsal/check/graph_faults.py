@@ -32,6 +32,8 @@ _GROWN = (
     "needed: memory runs out",
     "keep x.detach() there, and no more of them than are read",
 )
+_AFTER = "made after the optimizer, it is not trained; a resume finds no place for it"
+_SIZED = "where the size comes from the data"
 _GROWS = 3
 """Updates over which what is kept must grow."""
 
@@ -183,15 +185,5 @@ class LateParameters(Probe):
         site = sites.line_asking()
         if not trained or site is None or owner not in set(self._model.modules()):
             return
-        self.note.found(
-            Finding(
-                severity="breaks",
-                kind=LATE,
-                what=name,
-                why="it is made after the optimizer, which does not train it; a resume "
-                "finds no place for it",
-                remedy=f"make self.{name} in __init__; a LazyLinear or the like where "
-                "the size comes from the data",
-                site=site,
-            )
-        )
+        remedy = f"make self.{name} in __init__; a LazyLinear or the like {_SIZED}"
+        self.note.found(Finding("breaks", LATE, name, _AFTER, remedy, site))

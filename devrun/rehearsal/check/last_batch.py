@@ -70,16 +70,10 @@ class LastBatch(Probe):
             if site in {one.site for one in seen if one.kind == "raises"}:
                 return
             first = str(error).strip().partition("\n")[0]
-            yield Finding(
-                severity="breaks",
-                kind="last batch",
-                what=type(error).__name__,
-                why=f"the last batch of an epoch has {left} of {self._size.samples} "
-                f"samples: {first}",
-                remedy=f"{_DROP}: true",
-                site=site,
-                fix={_DROP: True},
-            )
+            size, fix = self._size.samples, {_DROP: True}
+            why = f"the last batch of an epoch has {left} of {size} samples: {first}"
+            row = ("last batch", type(error).__name__, why, f"{_DROP}: true", site)
+            yield Finding("breaks", *row, fix=fix)
 
 
 def _unread(dataset: Any) -> Iterator[Finding]:

@@ -9,11 +9,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from devrun.probes.sites import is_library, user_line
 from devrun.python38 import unparsed
@@ -24,10 +26,8 @@ _STAY = (ast.Pass, ast.Return)
 """Statements that are needed, or nothing."""
 BENT = "_has_another_shape"
 """Attribute of a tensor that comes of what raised, and was got past."""
-_STANDS_IN = f"""\
- try: {{0}}
- except NameError: {{0}} = __import__("torch").zeros((), device="cpu"); {{0}}.{BENT} = 1
-"""
+_NUMBER = f'__import__("{__name__}", fromlist=["number"]).number()'
+_STANDS_IN = f" try: {{0}}\n except NameError: {{0}} = {_NUMBER}\n"
 _GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
@@ -57,6 +57,8 @@ class Sources:
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function -> names that are not, or not as they should be."""
+        self.returns = False
+        """Whether a function gives a number in place of what it would return."""
         self._none: set[str] = set()
         """Names of what may be None."""
         self._renamed: set[str] = set()
@@ -79,7 +81,9 @@ class Sources:
             follows: whether it raised for want of what was left out before it.
             kinds: of statements that may go.
         """
-        for frame, inside, line in self._places(error):
+        last = [ast.Return] if kinds is ast.stmt and self._less is _guarded else []
+        ways = product((kinds, *last), self._places(error))
+        for kind, (frame, inside, line) in ways:
             if _NONE in str(error):
                 self._none |= _loaded_at(inside, line)
             code = frame.f_code
@@ -87,9 +91,10 @@ class Sources:
             if isinstance(error, KeyError) and place not in self._renamed:
                 self._renamed.add(place)
                 gone = _renamed(inside, line, error, frame)
-            gone = gone or _without(inside, line, kinds, self._less)
+            gone = gone or _without(inside, line, kind, self._less)
             if gone is None or not self._replaced(code):
                 continue
+            self.returns |= kind is ast.Return
             lost = self._lost.setdefault((code.co_filename, code.co_firstlineno), set())
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
             lost |= stored if follows else stored - loaded
@@ -143,6 +148,13 @@ class Sources:
         for owner in owners:
             owner.__code__ = made
         return bool(owners)
+
+
+def number() -> Tensor:
+    """What is in place of the result of a statement that raised."""
+    made = torch.zeros((), device="cpu")
+    setattr(made, BENT, True)
+    return made
 
 
 def of_shape(error: BaseException) -> bool:
@@ -222,7 +234,8 @@ def _without(
                 found = _without(one, line, kinds, less)
                 if found or whole or kinds is ast.stmt:
                     return found
-            if not isinstance(one, kinds) or isinstance(one, _STAY):
+            stays = isinstance(one, _STAY) and kinds is not ast.Return
+            if stays or not isinstance(one, kinds):
                 return None
             test = getattr(one, "test", None)
             if isinstance(test, ast.Constant) and not (loops and test.value):
@@ -301,8 +314,10 @@ def _guarded(one: ast.stmt) -> ast.stmt:
     stored = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} & _names(
         one, ast.Store
     )
-    standing = "".join(map(_STANDS_IN.format, sorted(stored)))
-    (guard,) = ast.parse(f"try: pass\nexcept Exception:\n pass\n{standing}").body
+    instead = "".join(map(_STANDS_IN.format, sorted(stored)))
+    if isinstance(one, ast.Return):
+        instead = f" return {_NUMBER}"
+    (guard,) = ast.parse(f"try: pass\nexcept Exception:\n pass\n{instead}").body
     for node in ast.walk(guard):
         ast.copy_location(node, one)
     guard.body = [one]  # type: ignore[attr-defined]

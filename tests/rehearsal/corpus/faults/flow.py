@@ -46,7 +46,7 @@ class Planted(nn.Module):
         self.layers = nn.ModuleList(Coupling(16) for _ in range(2))
         self.prior = torch.distributions.Normal(torch.zeros(16), torch.ones(16), validate_args=False)  # fault[cuda]: device mismatch
         # remedy: self.prior = torch.distributions.Normal(0.0, 1.0, validate_args=False)
-        self.bends = [nn.Parameter(torch.ones(16))]  # fault[cuda]: device mismatch
+        self.bends = [nn.Parameter(torch.ones(16))]  # fault[cpu]: not registered; fault[cuda]: device mismatch
         # remedy: self.bends = nn.ParameterList([nn.Parameter(torch.ones(16))])
         self.best = float("inf")
 
