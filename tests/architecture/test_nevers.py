@@ -7,6 +7,7 @@ import re
 import pytest
 
 from devrun.devices.update import UpdateRule
+from tests.support.strict import zip_strict
 
 DEVICE_NAMES = {
     "cpu",
@@ -349,6 +350,51 @@ def test_22_an_update_is_made_once(devrun_modules):
                 ):
                     found.append(f"{module.at(node)}: {name}")
     assert not found, "\n".join(found)
+
+
+OF_A_TRIAL = {
+    "auto_resume", "checkpoint_config", "limit_val", "load_from", "max_epochs",
+    "max_iters", "performance", "resume_from", "work_dir", "workers_per_gpu",
+    "workflow",
+}  # fmt: skip
+TRY_ONE = ("devrun/cli/", "devrun/rehearsal/", "devrun/runners/training.py")
+"""Who tries trainings, or builds them."""
+
+
+def test_24_one_file_shortens_a_training(devrun_modules):
+    """runners/trial.py alone knows what of a config has to go for that."""
+    wrong = []
+    for m in devrun_modules:
+        if not m.path.startswith(TRY_ONE):
+            continue
+        for node in ast.walk(m.tree):
+            found = {key.rpartition(".")[2] for key in taken_away(node)} & OF_A_TRIAL
+            if found:
+                wrong.append(f"{m.at(node)} takes {sorted(found)} from a config")
+    assert not wrong, "\n".join(wrong)
+
+
+def taken_away(node):
+    """Keys that a statement or a dict sets to None, 0 or a number."""
+    if isinstance(node, ast.Dict):
+        pairs = zip_strict(node.keys, node.values)
+        return {k.value for k, v in pairs if is_text(k) and isinstance(v, ast.Constant)}
+    if isinstance(node, ast.Assign):
+        keys = [t.slice for t in node.targets if isinstance(t, ast.Subscript)]
+        return {key.value for key in keys if is_text(key)}
+    if isinstance(node, ast.For) and any(map(sets_an_item, ast.walk(node))):
+        names = ast.walk(node.iter)
+        return {name.value for name in names if is_text(name)}
+    return set()
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def sets_an_item(node):
+    targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else []
+    return any(isinstance(target, ast.Subscript) for target in targets)
 
 
 def outside_emulators(modules):
