@@ -281,7 +281,6 @@ def _kinds(training: Training) -> list[type]:
     for loader in training.loaders:
         one = loader
         while (one := getattr(one, "dataset", None)) is not None:
-            own = vars(type(one)).get("__getitem__")
-            if own is not None and defined(own) is not None:
+            if defined(vars(type(one)).get("__getitem__")) is not None:
                 found[type(one)] = None
     return list(found)
