@@ -87,6 +87,8 @@ class Sources:
             if _NONE in str(error):
                 self._none |= _loaded_at(inside, line)
             code = frame.f_code
+            if kind is ast.Return and code.co_name == "backward":
+                continue  # a gradient has the shape of what it is of
             place, gone = f"{code.co_filename}:{line}", None
             if isinstance(error, KeyError) and place not in self._renamed:
                 self._renamed.add(place)
