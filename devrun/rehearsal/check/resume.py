@@ -113,8 +113,9 @@ class Updates(Watching):
 
     def before_run(self, runner: Run) -> None:
         held = _attributes(self.training) if self._carried else {}
+        known = self._parameters()
         for key in self._carried.keys() & held.keys():
-            _put(*held[key], self._carried[key], self._parameters())
+            _put(*held[key], self._carried[key], known)
 
     def _parameters(self) -> dict[int, Any]:
         """Those of the model, by the ids that they had in the run before."""
@@ -153,8 +154,9 @@ class Updates(Watching):
         sources = [key for key, value in now.items() if value is None]
         known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
         new = [key for key in now if key not in before]
+        parameters = self._parameters()
         for key in (*sources, *known, *new):
-            self.changed[key] = _copy(getattr(*held[key]), self._parameters())
+            self.changed[key] = _copy(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
 
 
