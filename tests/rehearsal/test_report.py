@@ -68,7 +68,7 @@ def test_two_runs_are_compared_with_the_differences_of_their_configs(trained, re
     second = trained("second", optimizer=OTHER)
     status, out, _ = report(trained(), second, "--json", "--watts", 100)
     data = json.loads(out)
-    assert (status, data["schema"]) == (0, "devrun.report/3")
+    assert (status, data["schema"]) == (0, "devrun.report/4")
     assert data["config"] == {"optimizer.lr": [0.1, 0.05]}
     assert [run["name"] for run in data["runs"]] == ["first", "second"]
     first = data["runs"][0]
