@@ -41,7 +41,12 @@ from devrun.config import DictAction, check_config
 from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
-from devrun.errors import ConfigError, StorageError, nearest
+from devrun.errors import (
+    ConfigError,
+    StorageError,
+    UnsupportedFeatureError,
+    nearest,
+)
 from devrun.files import disk_errors, user_path
 from devrun.launched import join_launcher, take_signals
 from devrun.text import aligned
@@ -115,8 +120,16 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) -> int:
-    """Predict by batches of several sizes; the table, and a file for the report."""
+    """Predict by batches of several sizes; the table, and a file of it."""
     from devrun.rehearsal import latency
+    from devrun.tensors import map_tensors
+
+    adapter = runner.adapter
+    if adapter.emulated:
+        raise UnsupportedFeatureError(
+            f"--latency measures times, and {adapter.name} is emulated here, which has "
+            "none; measure where the device is"
+        )
 
     sizes = sorted(set(args.latency)) or latency.SIZES
     if sizes[0] < 1:
@@ -129,15 +142,11 @@ def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) ->
 
             def call(given: Any) -> Any:
                 step = runner.session.eval_step(given, "predict")
-                return latency.on_host(step.get("predictions"))
+                return map_tensors(lambda value: value.cpu(), step.get("predictions"))
 
-            if runner.adapter.emulated:
-                points = latency.counted(call, batch, sizes, runner.adapter)
-            else:
-                points = latency.sweep(call, batch, sizes)
+            points = latency.sweep(call, batch, sizes)
     say("\n".join(aligned(latency.rows(points), numbers=True)))
-    about = {"device": runner.adapter.name, "through": args.through}
-    about["emulated"] = runner.adapter.emulated
+    about = {"device": adapter.name, "through": args.through}
     _write(args, checkpoint, {**about, "latency": [asdict(one) for one in points]})
     return 0
 
