@@ -41,9 +41,20 @@ import torch
 from throughput_arms import ARMS, Setting, run_arm
 from throughput_cases import CASES, Case
 
+from devrun.devices.resolve import resolve_device
+from devrun.rehearsal.bench import load
+
 NO_TIME = "no time was left: give more by --minutes, or fewer --cases or --arms"
 SETTLED = 0.6
 """Of a case's time: when the first updates should be over, compilation included."""
+
+
+def measured_peak(device: str) -> float | None:
+    """TFLOP/s of bf16 products, if `devrun devices --bench` has measured the device."""
+    peaks = load(resolve_device(device))
+    rows = peaks.measured if peaks else []
+    rates = [m.median for m in rows if (m.kind, m.dtype) == ("matmul", "bf16")]
+    return max(rates) / 1e3 if rates else None
 
 
 @dataclass
@@ -196,11 +207,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of a process")
     parser.add_argument("--minutes", type=float, default=9.0, help="of all cases")
     parser.add_argument("--cold", action="store_true", help="a compiler cache an arm")
-    parser.add_argument(
-        "--peak",
-        type=float,
-        help="TFLOP/s for MFU, such as devrun devices --bench says",
-    )
+    parser.add_argument("--peak", type=float, help="TFLOP/s, for MFU")
     args = parser.parse_args()
     device = args.device or ("cpu" if args.size == "cpu" else "cuda")
     updates = args.updates or (5 if device == "cpu" else 20)
@@ -236,7 +243,7 @@ def main() -> int:
         results = compare(name, arms, setting, args.rounds, until)
         rounds = max(len(result.seconds) for result in results.values())
         say(f"\n{name}, batch {case.batch} of {case.shape}, {rounds} rounds\n")
-        say("\n".join(table(case, results, args.peak)))
+        say("\n".join(table(case, results, args.peak or measured_peak(device))))
     return 0
 
 

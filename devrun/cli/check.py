@@ -17,8 +17,8 @@ from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
 """Exit status where something breaks, or is as bad as `--fail-on` says."""
-_KINDS = ("weights", "gradients", "optimizer_state", "buckets", "activations",
-          "gathered", "peak")  # fmt: skip
+_KEPT = ("weights", "gradients", "optimizer_state", "buckets")
+_KINDS = (*_KEPT, "activations", "gathered", "peak")
 
 
 def add_arguments(parser: LineParser) -> None:
@@ -60,8 +60,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def _refuse_mixed_flags(args: argparse.Namespace) -> None:
     """Refuse what does not go together with `--devices`, or is meant as it."""
+    names = args.device or ()
     if args.devices is None:
-        for name in args.device or ():
+        for name in names:
             if name.isdecimal():
                 raise ConfigError(
                     f"--device takes a name, got {name}; --devices {name} is how many"
@@ -70,8 +71,8 @@ def _refuse_mixed_flags(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--devices is for a config, and {args.config} is a program; leave it out"
         )
-    elif args.device:
-        raise ConfigError("--devices is about no kind of device: leave --device out")
+    elif len(names) > 1:
+        raise ConfigError("--devices is about one kind of device: give one --device")
 
 
 def _found(args: argparse.Namespace) -> Any:
@@ -106,7 +107,14 @@ def _scaling(args: argparse.Namespace) -> Any:
     cfg, grants = _config(args)
     from devrun.rehearsal.scaling import scaling
 
-    return scaling(cfg, grants, args.devices, memory=args.memory, timeout=args.timeout)
+    return scaling(
+        cfg,
+        grants,
+        args.devices,
+        memory=args.memory,
+        device=(args.device or [None])[0],
+        timeout=args.timeout,
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -186,15 +194,27 @@ def _finding(finding: Any) -> list[str]:
 def _scaling_words(found: Any) -> str:
     """A table: what a rank sends in an update, and has in memory, by strategy."""
     times = f"{found.micro_batches} x " * (found.micro_batches > 1)
+    computing = f"computing: {_milliseconds(found.computing)}"
+    lines = [f"each device: {times}{found.samples} samples an update, {computing}", ""]
     kinds = [k for k in _KINDS if any(getattr(one, k) for one in found.strategies)]
     fits = any(one.fits is not None for one in found.strategies)
     names = [kind.replace("_", " ") for kind in kinds]
-    rows = [[f"MiB of a rank of {found.devices}", *names, *["fits"] * fits, "sent"]]
+    title = f"MiB of a rank of {found.devices}"
+    rows = [[title, *names, *["fits"] * fits, "sent", "sending"]]
     for one in found.strategies:
         sizes = [f"{getattr(one, kind) / 2**20:.4g}" for kind in kinds]
+        sent = [f"{one.sent / 2**20:.4g}", _milliseconds(one.sending)]
         verdict = ["yes" if one.fits else "no"] * fits
-        rows.append([one.strategy, *sizes, *verdict, f"{one.sent / 2**20:.4g}"])
-    lines = [f"each device: {times}{found.samples} samples an update", ""]
+        rows.append([one.strategy, *sizes, *verdict, *sent])
     lines += aligned(rows, numbers=True)
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    if any("not measured" in line for line in lines):
+        how = (
+            "--device D times updates on a device that is here; sending is measured by"
+        )
+        lines += ["", f"{how} devrun devices --bench under torchrun"]
     return "\n".join(lines)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds * 1e3:.4g} ms"

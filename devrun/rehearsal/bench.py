@@ -1,28 +1,35 @@
 """What a device really reaches: matrix products and memory, by measuring them.
 
-Nothing is looked up in a data sheet. What counts is the median: the best of many is
-what a shared machine never gives again.
+Nothing is looked up in a data sheet. The cases take turns, and what counts is the
+median over the rounds: the best of many is what a shared machine never gives again.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from devrun.devices.base import DeviceAdapter
+from devrun.dist import all_reduce_max, get_dist_info
 from devrun.errors import UnsupportedFeatureError
+from devrun.files import replace_text, user_path
 from devrun.text import one_line
 
 SCHEMA = "devrun.peaks/2"
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32,
           "bf16": torch.bfloat16, "fp16": torch.float16}  # fmt: skip
-ROUNDS, SECONDS = 5, 0.5
-"""Measurements of a case, and what they take together, about."""
+ROUNDS = 5
+"""Turns that each case has."""
 SLOW = 0.25
 """Seconds; what takes longer by itself would take the time of all others."""
 
@@ -40,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """One case: the median of its rounds with the quartiles beside it, in `unit`."""
+    """One case: the median of the rounds with the quartiles beside it, in `unit`."""
 
     kind: str
     dtype: str
@@ -64,8 +71,8 @@ class Peaks:
     schema: str = SCHEMA
 
 
-def measure(adapter: DeviceAdapter) -> Peaks:
-    """Measure the device of `adapter`, set up.
+def measure(adapter: DeviceAdapter, *, seconds: float = 10.0) -> Peaks:
+    """Measure the device of `adapter`, set up, for about `seconds`.
 
     Raises:
         UnsupportedFeatureError: an emulated device, or one that runs only whole graphs.
@@ -76,24 +83,24 @@ def measure(adapter: DeviceAdapter) -> Peaks:
             f"{adapter.name} is emulated here or runs whole graphs, which says nothing "
             "about the speed of an operation; measure where the device is"
         )
-    infos = adapter.list_devices()
     own = not getattr(adapter, "host_shared", False)
-    measured: list[Measured] = []
-    left_out: list[str] = []
-    for case in cases(device, own_memory=own):
-        try:
-            measured.append(_measured(case))
-        except (RuntimeError, TypeError) as error:
-            why = one_line(error)[:120]
-            left_out.append(f"{case.kind} {case.dtype} {case.shape}: {why}")
+    measured, left_out = _run(list(cases(device, own_memory=own)), seconds)
+    if get_dist_info()[1] == 1:
+        left_out.append("all_reduce: one process; start it with torchrun for more")
     return Peaks(
         device=str(device),
-        description=str(infos[device.index or 0].name if infos else adapter.name),
+        description=describe(adapter),
         versions={"torch": str(torch.__version__)},
         threads=torch.get_num_threads(),
         measured=measured,
         left_out=left_out,
     )
+
+
+def describe(adapter: Any) -> str:
+    """The name of the hardware, by which results are told apart."""
+    infos = adapter.list_devices()
+    return str(infos[adapter.device.index or 0].name if infos else adapter.name)
 
 
 def cases(device: torch.device, *, own_memory: bool) -> Iterator[Case]:
@@ -111,6 +118,13 @@ def cases(device: torch.device, *, own_memory: bool) -> Iterator[Case]:
     words = f"triad over {count * 4 >> 20} MiB arrays"
     arrays = partial(draw, _triad, *[(count,)] * 3)
     yield Case("memory", "fp32", words, 12.0 * count, arrays)
+    world = get_dist_info()[1]
+    for count in (1 << 18, 1 << 24) if world > 1 else ():
+        words = f"{count * 4 >> 20} MiB over {world} processes"
+        # bus bandwidth, as nccl-tests count it
+        work = 4.0 * count * 2 * (world - 1) / world
+        make = partial(draw, dist.all_reduce, (count,))
+        yield Case("all_reduce", "fp32", words, work, make)
 
 
 def _drawn(
@@ -125,24 +139,70 @@ def _triad(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
     torch.add(b, c, alpha=3.0, out=a)
 
 
-def _measured(case: Case) -> Measured:
-    """What `case` reaches.
+def _run(found: Sequence[Case], seconds: float) -> tuple[list[Measured], list[str]]:
+    """What each case reaches, and what could not be run, with the reason.
 
-    Raises:
-        RuntimeError: the device cannot do it, or takes too long.
-        TypeError: the device has no such type.
+    The cases take turns. Everything is decided by the time of the slowest process: all
+    are to run a collective as often.
     """
+    # here, as what reads a result that was kept need not wait 0.1 s for it
     from torch.utils.benchmark import Timer
 
-    run = case.make()
-    run()  # compiles, allocates and picks algorithms
-    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
-    once = timer.timeit(1).median
-    if once > SLOW:
-        raise RuntimeError(f"over {SLOW} s each")
-    number = max(int(SECONDS / ROUNDS / once), 1)
-    times = [timer.timeit(number).median for _ in range(ROUNDS)]
+    threads = torch.get_num_threads()
+    timers, failed = {}, []
+    for case in found:
+        why = "failed in another process"
+        try:
+            run = case.make()
+            run()  # compiles, allocates and picks algorithms
+            timer = Timer("run()", globals={"run": run}, num_threads=threads)
+            once = timer.timeit(1).median
+        except (RuntimeError, TypeError) as error:
+            once, why = math.inf, one_line(error)[:120]
+        once = all_reduce_max(once)
+        if once > SLOW:
+            why = why if math.isinf(once) else f"over {SLOW} s each"
+            failed.append(f"{case.kind} {case.dtype} {case.shape}: {why}")
+        else:
+            number = int(seconds / ROUNDS / len(found) / max(once, 1e-7))
+            timers[case] = timer, min(max(number, 1), 1 << 16)
+    times: dict[Case, list[float]] = {case: [] for case in timers}
+    for _ in range(ROUNDS):
+        for case, (timer, number) in timers.items():
+            times[case].append(timer.timeit(number).median)
+    return [_judged(case, each) for case, each in times.items()], failed
+
+
+def _judged(case: Case, times: Sequence[float]) -> Measured:
+    unit = "GFLOP/s" if case.kind == "matmul" else "GB/s"
     rates = [case.work / each / 1e9 for each in times]
     low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
-    unit = "GFLOP/s" if case.kind == "matmul" else "GB/s"
     return Measured(case.kind, case.dtype, case.shape, median, low, high, unit)
+
+
+def save(peaks: Peaks) -> Path:
+    """Keep the result for forecasts of this device; where it is."""
+    path = _place(peaks.description)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(asdict(peaks), indent=2) + "\n")
+    return path
+
+
+def load(adapter: DeviceAdapter) -> Peaks | None:
+    """The result kept for the device of `adapter`; None without one."""
+    try:
+        data = json.loads(_place(describe(adapter)).read_text(encoding="utf-8"))
+        measured = [Measured(**entry) for entry in data.pop("measured")]
+        peaks = Peaks(measured=measured, **data)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None  # such as a device of whole graphs, or a damaged file
+    return peaks if peaks.schema == SCHEMA else None
+
+
+def _place(description: str) -> Path:
+    """Of what the hardware reaches with this torch and as many threads."""
+    root = os.environ.get("XDG_CACHE_HOME") or user_path("~/.cache")
+    threads = torch.get_num_threads()
+    words = f"{description} torch {torch.__version__} threads {threads}"
+    name = "".join(c if c.isalnum() or c in ".+-" else "_" for c in words)
+    return Path(root) / "devrun" / "peaks" / f"{name}.json"

@@ -1,13 +1,18 @@
-"""What a training takes on more devices than are here: memory, and bytes sent.
+"""What a training takes on more devices than are here: memory, bytes sent, seconds.
 
-They are those of one rank on tensors without values, in torch's fake process group.
-Each strategy has a process of its own, as groups and trackers stay.
+Memory and bytes are those of one rank on tensors without values, in torch's fake
+process group. Seconds are measured or not there: of an update those of the training's
+own first ones, on a device that is here, and of sending the bytes over the rate that
+`devrun devices --bench` kept.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,22 +30,31 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from devrun.blame import cause_of
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.devices.precision import autocast_for
+from devrun.devices.resolve import resolve_device
 from devrun.errors import DevrunError, UnsupportedFeatureError
+from devrun.hooks.base import Hook
 from devrun.parallel.mesh import Mesh
 from devrun.parallel.options import ParallelOptions
 from devrun.parallel.strategy import Strategy, optimizers_in, strategy_for
+from devrun.probes.aside import aside
 from devrun.probes.memory import as_on_gpu, needed, resized, update_memory
-from devrun.probes.notebook import Notebook, Notes
+from devrun.probes.notebook import Notebook
 from devrun.probes.request import Grants, Request
+from devrun.rehearsal.bench import load
 from devrun.rehearsal.check.child import as_asked
 from devrun.rehearsal.check.parent import TIMEOUT, refusal_of, side_by_side
+from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.runners.trial import trial
 from devrun.tensors import batch_size_of, nbytes
+from devrun.text import one_line
 from devrun.torch_features import needs
 
-SCHEMA = "devrun.scaling/6"
-_UPDATE, _RANK = "what an update is made of", "what it takes of a rank"
+SCHEMA = "devrun.scaling/5"
+UPDATES = 6
+"""That are timed; the first, which compiles and allocates, does not count."""
+_UPDATE, _TIMED = "an update", "seconds of an update"
+_REFUSED = "refused"
 _NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -51,12 +65,13 @@ class Forecast:
     Of `fsdp`, it keeps a share of weights, gradients and optimizer state, and gathers a
     block at a time. These and DDP's buckets are what is kept; `activations` and
     `gathered` (blocks while they are whole) are those of `peak`, the highest moment.
-    Whether it fits, with the margin of `devrun check`, is None where no memory was
-    given.
+    Seconds of sending, and whether it fits with the margin of `devrun check`, are None
+    where no rate was measured and no memory given.
     """
 
     strategy: str
     sent: float
+    sending: float | None
     weights: int
     gradients: int
     optimizer_state: int
@@ -69,13 +84,15 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The result of `scaling`; `left_out` says why a strategy is not there."""
+    """The result of `scaling`; `left_out` says why a strategy or time is not there."""
 
     config: str
     devices: int
     samples: int
     """Of a micro-batch of one device."""
     micro_batches: int
+    computing: float | None
+    """Seconds of an update of one device, measured; None without one."""
     strategies: list[Forecast]
     left_out: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA
@@ -91,6 +108,7 @@ def scaling(
     devices: int,
     *,
     memory: int | None = None,
+    device: str | None = None,
     timeout: float = TIMEOUT,
 ) -> Scaling:
     """Say what `cfg` takes on `devices`, each with the samples of one.
@@ -99,39 +117,47 @@ def scaling(
         cfg: a checked config; nothing in its work_dir is touched.
         grants: what it may import and call.
         memory: bytes of a device.
+        device: one that is here, on which the first updates are timed; None times none.
         timeout: seconds for one process.
 
     Raises:
         DevrunError: as the training would, or the model needs values to be built.
     """
-    names = ("ddp", "fsdp") if devices > 1 else ("ddp",)
-    asked = [Request(cfg, grants, "cpu", "cpu", mode=name) for name in names]
-    notes = side_by_side(asked, timeout, partial(_rehearse, devices))
-    update: Any = None
-    strategies, left_out = [], {}
-    for name, found in zip(names, notes):
-        if _RANK not in found.facts:
-            left_out[name] = _why_not(found)
+    rate = None if device is None else _rate(device)
+    request = Request(cfg, grants, "cpu", "cpu")
+    (notes,) = side_by_side([request], timeout, partial(in_child, devices, device))
+    if notes.refused is not None:
+        raise refusal_of(notes.refused)
+    update: Any = notes.facts.get(_UPDATE)
+    if update is None:
+        raise DevrunError("; ".join(found.why for found in notes.findings) or "lost")
+    found, left_out = [], {}
+    for strategy, sums in update.pop("strategies").items():
+        if _REFUSED in sums:
+            left_out[strategy] = sums[_REFUSED]
             continue
-        update, rank = found.facts[_UPDATE], found.facts[_RANK]
-        fits = None if memory is None else needed(rank["peak"]) <= memory
-        strategies.append(Forecast(name, **rank, fits=fits))
-    if not strategies:
-        raise refusal_of(left_out["ddp"])
-    reasons = {name: line for name, (_, line) in left_out.items()}
+        sending = sums["sent"] / rate if rate else None
+        fits = None if memory is None else needed(sums["peak"]) <= memory
+        found.append(Forecast(strategy, **sums, sending=sending, fits=fits))
+    if not found:
+        raise UnsupportedFeatureError(left_out["ddp"])
+    timed: Any = notes.facts.get(_TIMED, "the process took too long, or was lost")
+    if device is not None and isinstance(timed, str):
+        left_out["computing"] = timed
     return Scaling(
-        grants.file, devices, **update, strategies=strategies, left_out=reasons
+        config=grants.file,
+        devices=devices,
+        **update,
+        computing=timed if isinstance(timed, float) else None,
+        strategies=found,
+        left_out=left_out,
     )
 
 
-def _why_not(notes: Notes) -> tuple[int, str]:
-    """Exit status and line of a process that came to no result."""
-    lost = (" at ".join(filter(None, (one.why, one.site))) for one in notes.findings)
-    return notes.refused or (UnsupportedFeatureError.exit_code, "; ".join(lost))
-
-
-def _rehearse(devices: int, request: Request, note: Notebook, left: float) -> None:
-    """The work of the process: an update by the strategy that is the request's mode."""
+def in_child(
+    devices: int, device: str | None, request: Request, note: Notebook, left: float
+) -> None:
+    """The work of the process."""
     cfg, grants = request.cfg, request.grants
     with as_asked(grants):
         try:
@@ -141,21 +167,82 @@ def _rehearse(devices: int, request: Request, note: Notebook, left: float) -> No
             if isinstance(cfg.get("parallel"), Mapping):
                 # for as many processes as the user has: here each rank has its own
                 cfg.merge_from_dict({"parallel.mesh": None})
-            with note.stage("the simulation"), _without_values():
-                _simulate(cfg, devices, request.mode, note)
+            one = replace(request, cfg=deepcopy(cfg))
+            note.fact(_UPDATE, _rehearse(one, devices, note, left))
+            if device is not None:  # after all that forks
+                note.fact(_TIMED, _timed(cfg, device))
             note.done()
         except DevrunError as error:
             note.refused(error)
 
 
-def _simulate(cfg: Any, devices: int, strategy: str, note: Notebook) -> None:
+def _timed(cfg: Any, device: str) -> float | str:
+    """Seconds of an update of the training on `device`, or why there are none."""
+    cfg.merge_from_dict({"device": device})
+    clock = _Clock()
+    try:
+        with trial(cfg, UPDATES, progress=False) as training:
+            training.runner.register_hook(clock)
+            training.run()
+    except Exception as error:  # noqa: BLE001 - such as a batch that does not fit
+        return one_line(error)
+    spans = [after - before for before, after in zip(clock.ends, clock.ends[1:])]
+    return statistics.median(spans) if spans else "it has a single update"
+
+
+class _Clock(Hook):
+    """When each update was over, on the device too."""
+
+    priority = "LOWEST"
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def after_train_iter(self, runner: Run) -> None:
+        runner.adapter.synchronize()
+        self.ends.append(time.perf_counter())
+
+
+def _rate(device: str) -> float | None:
+    """Bytes a second that a rank was measured to send, in the worst all-reduce."""
+    peaks = load(resolve_device(device))
+    rows = [] if peaks is None else peaks.measured
+    # what is kept counts 2 (n - 1)/n for each byte, which is what a ring sends
+    return min((r.median * 1e9 for r in rows if r.kind == "all_reduce"), default=None)
+
+
+def _rehearse(
+    request: Request, devices: int, note: Notebook, seconds: float
+) -> dict[str, Any]:
+    """What an update is made of, and what it takes of a rank by each strategy.
+
+    The model is built once; each strategy has a process, as groups and trackers stay.
+
+    Returns:
+        Plain data: `samples` of a micro-batch, `micro_batches`, and of each of the
+        `strategies` the bytes by kind, or why there are none.
+
+    Raises:
+        DevrunError: the training, or its model without values, cannot be built.
+    """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with trial(cfg, 0, device="cpu", building=mode, progress=False) as training:
+    building = trial(request.cfg, 0, device="cpu", building=mode, progress=False)
+    found: dict[str, dict[str, Any]] = {}
+    with note.stage("the build"), _without_values(), building as training:
         batch = _batch(training, mode)
-        accumulate = training.runner.session.policy.accumulate
-        update = {"samples": batch_size_of(batch), "micro_batches": accumulate}
-        note.fact(_UPDATE, update)
-        note.fact(_RANK, _measured(strategy, devices, training, batch, mode))
+        with note.stage("the simulation"):
+            for strategy in ("ddp", "fsdp") if devices > 1 else ("ddp",):
+                try:
+                    sums = partial(_sums, strategy, devices, training, batch, mode)
+                    found[strategy] = aside(sums, seconds)
+                except RuntimeError as error:
+                    found[strategy] = {_REFUSED: f"the simulation ended: {error}"}
+        policy = training.runner.session.policy
+    return {
+        "samples": batch_size_of(batch),
+        "micro_batches": policy.accumulate,
+        "strategies": found,
+    }
 
 
 def _batch(training: Training, mode: FakeTensorMode) -> Any:
@@ -168,6 +255,16 @@ def _batch(training: Training, mode: FakeTensorMode) -> Any:
         return resized(batch, batch_size_of(batch))
 
 
+def _sums(
+    name: str, devices: int, training: Training, batch: Any, mode: FakeTensorMode
+) -> dict[str, Any]:
+    try:
+        with _without_values():
+            return _measured(name, devices, training, batch, mode)
+    except DevrunError as error:
+        return {_REFUSED: str(error)}
+
+
 def _measured(
     name: str, devices: int, training: Training, batch: Any, mode: FakeTensorMode
 ) -> dict[str, Any]:
@@ -178,8 +275,9 @@ def _measured(
     as_on_gpu(optimizer)
     autocast = autocast_for(policy.precision, "cpu")
     if name == "fsdp":
-        # whose broadcast takes tensors of no value
-        needs("2.10", "the forecast of fsdp")
+        needs(
+            "2.10", "the forecast of fsdp"
+        )  # whose broadcast takes tensors of no value
         strategy = _sharding(devices, parallel)
         strategy.check(policy, model, optimizer)
         autocast = None if strategy.casts else autocast
@@ -253,16 +351,12 @@ def _without_values() -> Iterator[None]:
     """Within, what a model cannot do without values is one line."""
     try:
         yield
-    except Exception as error:
+    except (DevrunError, *_NO_VALUES) as error:
         cause = error.__cause__ if isinstance(error, DevrunError) else error
-        if isinstance(cause, _NO_VALUES):
-            raise UnsupportedFeatureError(
-                "--devices builds and runs the model on tensors without values, and it "
-                f"reads one: {cause_of(cause)}; take the value of no tensor, or check "
-                "it without --devices"
-            ) from error
-        if isinstance(error, DevrunError):
+        if not isinstance(cause, _NO_VALUES):
             raise
         raise UnsupportedFeatureError(
-            f"the simulation ended: {cause_of(error)}"
+            "--devices builds and runs the model on tensors without values, and it "
+            f"reads one: {cause_of(cause)}; take the value of no tensor, or check it "
+            "without --devices"
         ) from error

@@ -6,9 +6,12 @@ import math
 from functools import partial
 
 import pytest
+import torch
 import yaml
 
+from devrun.devices.resolve import resolve_device
 from devrun.models.gpt import GPT as Transformer
+from devrun.rehearsal.bench import Measured, Peaks, describe, save
 from devrun.rehearsal.scaling import SCHEMA, Forecast, Scaling
 from tests.cli.conftest import CONFIG
 from tests.support import zygote
@@ -43,6 +46,7 @@ class Odd(nn.Module):
         if self.reads == "step":
             x = x + x[x > 0].sum()
         elif self.reads == "abort":
+            os.write(2, b"what(): no more threads\\n")
             os.abort()
         elif x.sum().item():  # of which no shape depends
             x = x + 1
@@ -53,6 +57,7 @@ class Odd(nn.Module):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "gpt.yaml").write_text(yaml.safe_dump(GPT))
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     (tmp_path / "text.txt").write_text(TEXT)
@@ -71,13 +76,14 @@ def test_the_bytes_are_those_of_rings_in_the_documented_schema(check, folder):
     status, out, err = check("gpt.yaml", "--devices", "16", "--memory", "1GiB", *words)
     assert (status, err) == (0, "")
     data = json.loads(out)
-    assert data["schema"] == SCHEMA == "devrun.scaling/6"
+    assert data["schema"] == SCHEMA == "devrun.scaling/5"
     assert data.keys() == {field.name for field in dataclasses.fields(Scaling)}
     ddp, fsdp = data["strategies"]
     assert fsdp.keys() == {field.name for field in dataclasses.fields(Forecast)}
     assert [ddp["strategy"], fsdp["strategy"]] == ["ddp", "fsdp"]
     assert ddp["weights"] > fsdp["weights"] and ddp["gradients"] == ddp["buckets"]
-    assert ddp["fits"] and fsdp["fits"] and data["left_out"] == {}
+    assert ddp["fits"] and fsdp["fits"] and fsdp["sending"] is None
+    assert data["left_out"] == {} and data["computing"] is None
     assert data["micro_batches"] == 3
     assert not (folder / "work_dirs").exists()
     model = Transformer(64, 16, 3, 2, 30, 0.0)
@@ -100,6 +106,35 @@ def test_the_words_are_a_table(check):
     assert status == 11
     rows = [line.split() for line in out.splitlines()]
     assert {"ddp", "fsdp"} == {row[0] for row in rows if "no" in row}
+    assert out.count("not measured") == 1 + sum("no" in row for row in rows)
+
+
+def test_seconds_are_those_of_the_first_updates_and_of_the_measured_rate(check):
+    adapter = resolve_device("cpu")
+    adapter.setup(None)
+    rates = [("matmul", "64", 2.0), ("all_reduce", "1 MiB", 0.5), ("all_reduce", "", 3)]
+    save(
+        Peaks(
+            device="cpu",
+            description=describe(adapter),
+            versions={"torch": str(torch.__version__)},
+            threads=torch.get_num_threads(),
+            measured=[
+                Measured(kind, "fp32", shape, rate, rate, rate, "")
+                for kind, shape, rate in rates
+            ],
+            left_out=[],
+        )
+    )
+    words = ["--devices", "2", "--device", "cpu"]
+    status, out, err = check("small.yaml", *words, "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    assert 0 < data["computing"] < 60 and "computing" not in data["left_out"]
+    for one in data["strategies"]:
+        assert one["sending"] == pytest.approx(one["sent"] / 5e8)
+    _, out, _ = check("small.yaml", *words)
+    assert "not measured" not in out
 
 
 RANK = """
@@ -162,7 +197,8 @@ def test_a_rank_takes_what_one_of_two_real_ones_takes(check, folder):
         (["small.yaml", "--devices", "0"], "'0' is not a number of 1 or more"),
         (["small.yaml", "--devices", "cuda"], "--device names one"),
         (["small.yaml", "--device", "64"], "--devices 64 is how many"),
-        (["small.yaml", "--devices", "4", "--device", "cpu"], "leave --device out"),
+        (["small.yaml", "--devices", "4", "--device", "tpu"], "'tpu'"),
+        (["small.yaml", "--devices", "4", "--device", "cpu,hpu"], "one --device"),
         (["--devices", "2", "program.py"], "program.py is a program"),
     ],
 )
@@ -177,7 +213,7 @@ def test_bad_input_is_one_line(check, words, said):
     [
         ("build", "without values, and it reads one"),
         ("step", "without values, and it reads one"),
-        ("abort", "ended the process (SIGABRT) in the simulation at "),
+        ("abort", "its process ended (SIGABRT): what(): no more threads"),
     ],
 )
 def test_a_model_that_cannot_be_simulated_is_refused(check, folder, reads, said):

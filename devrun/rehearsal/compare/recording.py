@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
-from devrun.devices.precision import AUTOCAST_DTYPES
 from devrun.hooks.base import Hook
 from devrun.parallel.strategy import optimizers_in
+from devrun.rehearsal.bench import DTYPES
 from devrun.rehearsal.compare.records import (
     KEPT,
     OF_INPUTS,
@@ -260,7 +260,7 @@ def record(
         tf32 = getattr(getattr(session.adapter, "options", None), "tf32", None)
         # tf32 has the fraction of fp16
         name = "fp16" if tf32 and precision == "fp32" else precision
-        recording.epsilon = torch.finfo(AUTOCAST_DTYPES.get(name) or torch.float32).eps
+        recording.epsilon = torch.finfo(DTYPES.get(name, torch.float32)).eps
     return recording
 
 
