@@ -41,20 +41,9 @@ def test_the_table_and_the_file_have_times(swept):
     assert [point["batch"] for point in found["latency"]] == [1, 4]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["onnx", "aoti"])
-def test_an_exported_model_is_swept_too(form, swept):
-    pytest.importorskip("onnxruntime")
-    status, out, err = swept("--latency", "1", "3", "--through", form)
-    assert status == 0, err
-    assert [row[0] for row in table(out)] == ["1", "3"]
-
-
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--through", "onnx"), "--through is of --latency"),
-        (("--latency", "--through", "onnx", "--emulate"), "--through runs on the CPU"),
         (("--latency", "0", "--device", "cpu"), "takes sizes of 1 or more, got 0"),
         (("--latency", "--device", "ipu", "--emulate"), "ipu is emulated here"),
     ],
