@@ -47,8 +47,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if (args.sort or args.keys) and not table:
         flag = "--sort" if args.sort else "--keys"
         raise ConfigError(f"{flag} is of the table; add --table or --csv")
-    from devrun.rehearsal.report.cost import rates_of
     from devrun.rehearsal.report.data import comparison, report_data
+    from devrun.rehearsal.report.figures import rates_of
     from devrun.rehearsal.report.html import page
     from devrun.rehearsal.report.runs import read_run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devrun.rehearsal.report.cost import Rates, cost, ratio
+from devrun.rehearsal.report.figures import Rates, cost, ratio
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "claims.yaml"
 CLAIMS = yaml.safe_load(FILE.read_text())
