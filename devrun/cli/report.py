@@ -17,7 +17,7 @@ from devrun.errors import ConfigError
 from devrun.files import disk_errors, replace_text, user_path
 from devrun.text import aligned, escape
 
-RATES = ("watts", "price", "tokens")
+RATES = ("watts", "price")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--watts", type=_rates, metavar="W[,W]", help="power of the machines")
     add("--price", type=_rates, metavar="P[,P]", help="of an hour of the machine")
-    add(
-        "--tokens", type=_rates, metavar="N[,N]", help="of a sample, for the cost of 1M"
-    )
     add(
         "--target",
         type=_target,

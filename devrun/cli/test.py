@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from devrun.cli.console import complain, say
 from devrun.cli.exits import Session
-from devrun.cli.export import PROGRAMS
 from devrun.cli.flags import (
     add_config_flags,
     add_device_flags,
@@ -41,7 +39,12 @@ from devrun.config import DictAction, check_config
 from devrun.config.named_sets import named_sets
 from devrun.config.revisions import MODULE
 from devrun.devices.resolve import set_environment
-from devrun.errors import ConfigError, StorageError, nearest
+from devrun.errors import (
+    ConfigError,
+    StorageError,
+    UnsupportedFeatureError,
+    nearest,
+)
 from devrun.files import disk_errors, user_path
 from devrun.launched import join_launcher, take_signals
 from devrun.text import aligned
@@ -68,8 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sizes = "throughput against latency of batches of these sizes, 1 to 128"
     add("--latency", nargs="*", type=int, metavar="N", help=sizes)
-    program = "of --latency: the exported model, in onnxruntime or by AOTInductor"
-    add("--through", choices=PROGRAMS, help=program)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,14 +95,6 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, session: Session) -> int:
     """Evaluate as the training did, once, and write nothing but what flags name."""
     check_out("--out", args.out, (".json",), "; devrun predict writes the samples'")
-    if args.through and args.latency is None:
-        raise ConfigError("--through is of --latency; give that too")
-    if args.through:
-        if args.device or args.emulate:
-            raise ConfigError(
-                "--through runs on the CPU: leave --device and --emulate out"
-            )
-        args.device = "cpu"
     if launches(args, session, False):
         return 0
     with opened(args, every_sample=False) as (runner, hook, checkpoint):
@@ -115,49 +108,31 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 
 def _sweep(args: argparse.Namespace, runner: Any, hook: Any, checkpoint: str) -> int:
-    """Predict by batches of several sizes; the table, and a file for the report."""
+    """Predict by batches of several sizes; the table, and a file of it."""
     from devrun.rehearsal import latency
+    from devrun.tensors import map_tensors
 
+    adapter = runner.adapter
+    if adapter.emulated:
+        raise UnsupportedFeatureError(
+            f"--latency measures times, and {adapter.name} is emulated here, which has "
+            "none; measure where the device is"
+        )
     sizes = sorted(set(args.latency)) or latency.SIZES
     if sizes[0] < 1:
         raise ConfigError(f"--latency takes sizes of 1 or more, got {sizes[0]}")
     batch = next(iter(next(iter(hook.loaders.values()))))
+
+    def call(given: Any) -> Any:
+        step = runner.session.eval_step(given, "predict")
+        return map_tensors(lambda value: value.cpu(), step.get("predictions"))
+
     with runner.evaluating():
-        if args.through:
-            points = _sweep_program(args, runner, batch, sizes)
-        else:
-
-            def call(given: Any) -> Any:
-                step = runner.session.eval_step(given, "predict")
-                return latency.on_host(step.get("predictions"))
-
-            if runner.adapter.emulated:
-                points = latency.counted(call, batch, sizes, runner.adapter)
-            else:
-                points = latency.sweep(call, batch, sizes)
+        points = latency.sweep(call, batch, sizes)
     say("\n".join(aligned(latency.rows(points), numbers=True)))
-    about = {"device": runner.adapter.name, "through": args.through}
-    about["emulated"] = runner.adapter.emulated
-    _write(args, checkpoint, {**about, "latency": [asdict(one) for one in points]})
+    found = {"device": adapter.name, "latency": [asdict(one) for one in points]}
+    _write(args, checkpoint, found)
     return 0
-
-
-def _sweep_program(
-    args: argparse.Namespace, runner: Any, batch: Any, sizes: Sequence[int]
-) -> Any:
-    """The same of the exported model, which runs on the CPU."""
-    import torch
-
-    from devrun.export.inference import inference_of
-    from devrun.export.programs import SUFFIXES, write_program
-    from devrun.rehearsal import latency
-
-    model, inputs = inference_of(runner.session.step_module, batch)
-    with tempfile.TemporaryDirectory(prefix="devrun-latency-") as folder:
-        target = Path(folder) / f"model{SUFFIXES[args.through]}"
-        done = write_program(model, inputs, target, args.through)
-        with torch.no_grad():
-            return latency.sweep(done.run, inputs, sizes)
 
 
 def launches(args: argparse.Namespace, session: Session, every_sample: bool) -> bool:

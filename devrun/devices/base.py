@@ -243,10 +243,9 @@ class DeviceAdapter(ABC):
     def stats(self) -> Mapping[str, float]:
         """Numbers of the run so far, those that are known.
 
-        `peak_mib`, the peak memory since the start; `skipped_updates`, which were left
-        out for losses or gradients that were not finite or overflowed under a loss
-        scale, as `check_finite` last saw; `graphs`, which a device that compiles has
-        made, and `transfers`, tensors that it moves by itself.
+        `peak_mib`, the peak memory in tensors since the start; `skipped_updates`, which
+        were left out for losses or gradients that were not finite or overflowed under
+        a loss scale, as `check_finite` last saw.
         """
         return {}
 

@@ -59,8 +59,6 @@ class Written:
     """From the model's outputs, over all that was compared."""
     opset: int | None
     """Of ONNX; None of other formats."""
-    run: Run
-    """It, as it was loaded again."""
 
 
 def write_program(
@@ -119,7 +117,7 @@ def write_program(
                 write_json(manifest_of(new), {**facts, **told})
                 os.replace(manifest_of(new), manifest_of(target))
             os.replace(new, target)
-    return Written(described, names.outputs, worst, found, run)
+    return Written(described, names.outputs, worst, found)
 
 
 def _traced(model: Inference, inputs: Mapping[str, Tensor]) -> Any:

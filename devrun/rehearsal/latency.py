@@ -1,8 +1,4 @@
-"""Throughput against latency: one model's predictions, by batches of several sizes.
-
-An emulator has no times; there it is counted how many graphs a size compiles, and how
-many tensors a prediction moves between the host and the device.
-"""
+"""Throughput against latency: one model's predictions, by batches of several sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +10,8 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from devrun.devices.base import DeviceAdapter
-from devrun.tensors import batch_size_of, map_tensors, tensors_in
+from devrun.tensors import batch_size_of, map_tensors
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 WARM = 3
@@ -34,17 +28,13 @@ Call = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One size of batch; what was not measured, or not counted, is None."""
+    """One size of batch."""
 
     batch: int
-    per_second: float | None = None
+    per_second: float
     """Samples."""
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    graphs: int | None = None
-    """Compiled for this size."""
-    transfers: int | None = None
-    """Tensors of one prediction that went to the device or came from there."""
+    p50_ms: float
+    p99_ms: float
     knee: bool = False
     """The smallest batch of about the best throughput."""
 
@@ -54,25 +44,10 @@ def sweep(call: Call, batch: Any, sizes: Iterable[int]) -> list[Point]:
 
     A call has to end when its results are on the host.
     """
-    return with_knee([_timed(call, sized(batch, size), size) for size in sizes])
-
-
-def counted(
-    call: Call, batch: Any, sizes: Iterable[int], adapter: DeviceAdapter
-) -> list[Point]:
-    """The same by what an emulated device counts."""
-    points = []
-    for size in sizes:
-        given = sized(batch, size)
-        before = _count(adapter, "graphs")
-        call(given)
-        graphs = _count(adapter, "graphs") - before
-        moved = _count(adapter, "transfers")
-        with _Copies() as copies:
-            call(given)
-        moved = _count(adapter, "transfers") - moved + copies.count
-        points.append(Point(size, graphs=graphs, transfers=moved))
-    return points
+    points = [_timed(call, sized(batch, size), size) for size in sizes]
+    best = max(point.per_second for point in points)
+    knee = next(one for one in points if one.per_second >= NEAR * best)
+    return [replace(one, knee=one is knee) for one in points]
 
 
 def sized(batch: Any, size: int) -> Any:
@@ -86,27 +61,12 @@ def sized(batch: Any, size: int) -> Any:
     return map_tensors(resized, batch)
 
 
-def on_host(outputs: Any) -> Any:
-    """`outputs` read to the host, for which it waits."""
-    return map_tensors(lambda value: value.cpu(), outputs)
-
-
-def with_knee(points: Sequence[Point]) -> list[Point]:
-    """The same, the knee marked."""
-    best = max(point.per_second or 0.0 for point in points)
-    knee = next(one for one in points if (one.per_second or 0.0) >= NEAR * best)
-    return [replace(one, knee=one is knee) for one in points]
-
-
 def rows(points: Sequence[Point]) -> list[list[str]]:
     """A table for the terminal, its titles first."""
-    if points[0].per_second is None:
-        counts = [[str(p.batch), str(p.graphs), str(p.transfers)] for p in points]
-        return [["batch", "graphs", "transfers"], *counts]
     found = [["batch", "samples/s", "p50 ms", "p99 ms", ""]]
     for point in points:
-        numbers = [point.per_second, point.p50_ms, point.p99_ms]
-        told = [f"{number:.4g}" for number in numbers if number is not None]
+        numbers = (point.per_second, point.p50_ms, point.p99_ms)
+        told = [f"{number:.4g}" for number in numbers]
         found.append([str(point.batch), *told, "knee" if point.knee else ""])
     return found
 
@@ -129,24 +89,3 @@ def _timed(call: Call, batch: Any, size: int) -> Point:
         p50_ms=1000 * middle,
         p99_ms=1000 * slowest,
     )
-
-
-def _count(adapter: DeviceAdapter, name: str) -> int:
-    return int(adapter.stats().get(name, 0))
-
-
-class _Copies(TorchDispatchMode):
-    """Counts the tensors that operators copy from one kind of device to another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
-            places = {one.device.type for one in tensors_in([*args, made])}
-            self.count += len(places) > 1
-        return made

@@ -2,6 +2,7 @@
 
 import atexit
 import getpass
+import importlib
 import json
 import multiprocessing
 import os
@@ -171,6 +172,9 @@ def _run(function, args, output, environment, failpoint):
     for target in (1, 2):
         os.dup2(fd, target)
     os.close(fd)
+    # where another test has started the server, it does not have it yet; torch makes a
+    # temporary folder then, which a process that is ended leaves behind
+    importlib.import_module("tests.faults.preload")
     os.environ.update(environment)
     if failpoint is not None:
         failpoints.arm(failpoint)

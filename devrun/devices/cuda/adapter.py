@@ -66,12 +66,8 @@ class CUDAAdapter(EagerAdapter):
         return tuple(_describe(index) for index in range(torch.cuda.device_count()))
 
     def stats(self) -> dict[str, float]:
-        """Peak of this process in tensors (`peak_mib`) and with the cache."""
-        return {
-            **super().stats(),
-            "peak_mib": torch.cuda.max_memory_allocated(self.device) / 2**20,
-            "peak_reserved_mib": torch.cuda.max_memory_reserved(self.device) / 2**20,
-        }
+        peak = torch.cuda.max_memory_allocated(self.device)
+        return {**super().stats(), "peak_mib": peak / 2**20}
 
     def empty_cache(self) -> None:
         torch.cuda.empty_cache()

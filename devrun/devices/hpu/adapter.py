@@ -113,18 +113,10 @@ class HPUAdapter(EagerAdapter):
         return self._generator
 
     def stats(self) -> dict[str, float]:
-        """Peak of this process in tensors (`peak_mib`), and what the device has."""
         if self._sdk is None:
             return {}
-        hpu = self._sdk.hpu
-        return {
-            **super().stats(),
-            "peak_mib": hpu.max_memory_allocated() / 2**20,
-            "limit_mib": hpu.memory_reserved() / 2**20,
-            "graphs": dict(hpu.metrics.metric_global("graph_compilation").stats())[
-                "TotalNumber"
-            ],
-        }
+        peak = self._sdk.hpu.max_memory_allocated()
+        return {**super().stats(), "peak_mib": peak / 2**20}
 
     def synchronize(self) -> None:
         self.sdk.hpu.synchronize()

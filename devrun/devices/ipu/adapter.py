@@ -210,12 +210,6 @@ class IPUAdapter(DeviceAdapter):
             executor = self._compile_evaluation(step, flat, rows, mode)
         return evaluate(executor, flat, rows, executors.run)
 
-    def stats(self) -> dict[str, float]:
-        made = self.executors
-        if made is None:
-            return {}
-        return {"graphs": made.graphs, "transfers": made.transfers}
-
     def check_finite(self, model: Any = None) -> None:
         if self._guard is None:
             return

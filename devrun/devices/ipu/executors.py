@@ -93,8 +93,6 @@ class Executors:
         self.sdk, self.module = sdk, module
         self.trainer: Executor | None = None
         self.evaluators: list[Executor] = []
-        self.transfers = 0
-        """Tensors that calls took to the IPUs and brought back."""
         self.host_is_current = True
         """Whether the host has what training has made of the weights."""
         self._warned: set[str] = set()
@@ -141,14 +139,7 @@ class Executors:
             raise explained from error
         if executor is self.trainer:
             self.host_is_current = False
-        outputs = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-        self.transfers += len(tensors) + len(outputs)
-        return outputs
-
-    @property
-    def graphs(self) -> int:
-        """How many are compiled now."""
-        return len(self._all())
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
     def outdated(self, executor: Executor) -> bool:
         """Whether the model has changed in what a graph keeps as it was compiled."""

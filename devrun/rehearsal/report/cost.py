@@ -16,8 +16,6 @@ class Rates:
     watts: float | None = None
     price: float | None = None
     """Of an hour of the machine, in any currency."""
-    tokens: float | None = None
-    """Of a sample."""
 
 
 class Cost(NamedTuple):
@@ -26,10 +24,6 @@ class Cost(NamedTuple):
     seconds: float | None = None
     joules: float | None = None
     money: float | None = None
-
-    def each(self, count: float | None) -> Cost:
-        """Of one of `count`."""
-        return Cost(*(None if v is None or not count else v / count for v in self))
 
 
 def cost(seconds: float | None, rates: Rates, joules: float | None = None) -> Cost:

@@ -14,7 +14,7 @@ from devrun.rehearsal.report.figures import figures_of, sign_of
 from devrun.rehearsal.report.runs import Curve, RecordedRun
 from devrun.rehearsal.report.shares import bound_of, shares_of
 
-SCHEMA = "devrun.report/3"
+SCHEMA = "devrun.report/4"
 PART = ("started", "status", "error", "iterations", "duration_seconds")
 """What is said of a part of a run that was resumed."""
 
@@ -42,7 +42,6 @@ def report_data(runs: Sequence[RecordedRun], **how: Any) -> dict[str, Any]:
                 "shares": shares,
                 "bound": bound_of(shares),
                 "curves": [_curve(curve, run) for curve in run.curves],
-                "latency": run.sweeps,
                 "warnings": run.warnings,
                 "problems": run.problems,
             }

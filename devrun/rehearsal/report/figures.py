@@ -66,7 +66,6 @@ def _figures(run: RecordedRun, costs: dict[str, Cost]) -> dict[str, Any]:
         },
         "energy": None if costs[""].joules is None else source,
     }
-    found.pop("seconds/sample", None)  # which is the samples a second
     return {k: v for k, v in found.items() if v is not None and v == v}
 
 
@@ -80,37 +79,21 @@ def _logged(run: RecordedRun, name: str, reduce: Any) -> float:
 def _costs(
     run: RecordedRun, rates: Rates, target: tuple[str, float] | None
 ) -> dict[str, Cost]:
-    """Of the whole run, of all its parts where it was resumed, until the target, and
-    of training a sample and a million tokens."""
+    """Of the whole run, of all its parts where it was resumed, and until the target."""
     energy = run.curve("energy", "train")
-    steps, until = run.train_seconds
-
-    def at(step: int | None) -> Cost:
-        if step is None or not len(steps):
-            return Cost()
-        joules = (
-            None if energy is None else np.interp(step, energy.steps, energy.sums())
-        )
-        return cost(float(np.interp(step, steps, until)), rates, finite(joules))
-
     parts = [finite(p.get("duration_seconds")) for p in (*run.earlier, run.facts)]
     seconds = sum(part for part in parts if part is not None) or None
     joules = None if energy is None else finite(float(energy.sums()[-1]))
     found = {"": cost(seconds, rates, joules)}
     if target:
-        found[f" to {target[0]}"] = at(_reached(run, *target))
-    found["/sample"] = at(steps[-1] if len(steps) else None).each(_samples(run))
-    tokens = 1e-6 * rates.tokens if rates.tokens else None
-    found["/Mtokens"] = found["/sample"].each(tokens)
+        step, (steps, until) = _reached(run, *target), run.train_seconds
+        found[f" to {target[0]}"] = Cost()
+        if step is not None and len(steps):
+            if energy is not None:
+                joules = finite(np.interp(step, energy.steps, energy.sums()))
+            spent = float(np.interp(step, steps, until))
+            found[f" to {target[0]}"] = cost(spent, rates, joules)
     return found
-
-
-def _samples(run: RecordedRun) -> float | None:
-    """That were trained on, as far as the log goes."""
-    rate, time = run.curve("samples_per_sec", "train"), run.curve("time", "train")
-    if rate is None or time is None or len(rate.steps) != len(time.steps):
-        return None
-    return float(np.sum(np.diff(time.steps, prepend=0) * time.values * rate.values))
 
 
 def _reached(run: RecordedRun, metric: str, value: float) -> int | None:

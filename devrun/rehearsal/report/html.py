@@ -28,7 +28,6 @@ _FACTS = {
     "seed": "seed", "world_size": "processes", "started": "started",
     "command": "command",
 }  # fmt: skip
-_CHART = (480, 200)
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -59,7 +58,6 @@ def page(data: Mapping[str, Any]) -> str:
         interruptions=[
             [run["name"], *part.values()] for run in runs for part in run["earlier"]
         ],
-        sweeps=[_sweep(run["name"], one) for run in runs for one in run["latency"]],
         warnings=_warnings(runs),
         config=[[key, *row] for key, row in data["config"].items()],
         # no `<` in it: nothing in a log ends the element
@@ -69,29 +67,6 @@ def page(data: Mapping[str, Any]) -> str:
         licence=" ".join(_asset("uPlot.LICENSE").split()).replace("--", "- -"),
     )
     return text.encode(errors="backslashreplace").decode()  # JSON has lone surrogates
-
-
-def _sweep(name: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of a sweep of batch sizes and, where it has times, lines of p50 and p99 by
-    throughput in a chart of `_CHART`."""
-    points = sweep["points"]
-    lines, right, top = {}, 0.0, 0.0
-    if "p99_ms" in points[0]:
-        right = max(point["per_second"] for point in points)
-        top = max(point["p99_ms"] for point in points)
-        for key in ("p50_ms", "p99_ms"):
-            at = [(p["per_second"] / right, 1 - p[key] / top) for p in points]
-            lines[key] = " ".join(
-                f"{x * _CHART[0]:.1f},{y * _CHART[1]:.1f}" for x, y in at
-            )
-    return {
-        "name": f"{name}, {sweep['name']}",
-        "titles": list(points[0]),
-        "rows": [list(point.values()) for point in points],
-        "lines": lines,
-        "right": f"{right:.4g}",
-        "top": f"{top:.4g}",
-    }
 
 
 def _warnings(runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:

@@ -79,8 +79,6 @@ class RecordedRun:
     curves: list[Curve] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     """Each once: `level`, `text`, and how many `times` it came."""
-    sweeps: list[dict[str, Any]] = field(default_factory=list)
-    """What `devrun test --latency --out WORK_DIR/latency.json` found, of each file."""
     problems: list[str] = field(default_factory=list)
 
     def curve(self, name: str, mode: str) -> Curve | None:
@@ -120,7 +118,6 @@ def read_run(work_dir: str | Path) -> RecordedRun:
     run.earlier = sorted(found, key=lambda facts: str(facts.get("started")))
     run.config = _config(path / "config.yaml", run.problems)
     run.warnings = _warnings(sorted(path.glob("*.log")), run.problems)
-    run.sweeps = list(_sweeps(sorted(path.glob("latency*.json")), run.problems))
     return run
 
 
@@ -212,20 +209,6 @@ def _facts(path: Path, problems: list[str]) -> dict[str, Any]:
     with _noted(path, problems):
         facts = read_json(path)
     return facts if isinstance(facts, dict) else {}
-
-
-def _sweeps(paths: list[Path], problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Name and points of each, with what was measured or counted."""
-    for path in paths:
-        with _noted(path, problems):
-            found = read_json(path)["results"]
-            points = [
-                {key: float(value) for key, value in point.items() if value is not None}
-                for point in found["latency"]
-            ]
-            how = " (emulated)" if found["emulated"] else ""
-            how += f", through {found['through']}" if found["through"] else ""
-            yield {"name": f"{found['device']}{how}", "points": points}
 
 
 def _config(path: Path, problems: list[str]) -> dict[str, Any]:
