@@ -144,13 +144,7 @@ def safely(note: Notebook, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except Exception as error:  # noqa: BLE001 - of one probe, which is said
         name = type(getattr(call, "__self__", call)).__name__
-        note.found(
-            Finding(
-                severity="advice",
-                kind="not checked",
-                what=name,
-                why=f"this part of the check failed: {cause_of(error)}",
-                remedy="report it as a defect of devrun, with the config",
-            )
-        )
+        why = f"this part of the check failed: {cause_of(error)}"
+        remedy = "report it as a defect of devrun, with the config"
+        note.found(Finding("advice", "not checked", name, why, remedy))
         return None

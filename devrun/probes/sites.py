@@ -137,6 +137,7 @@ def of_error(error: BaseException) -> str | None:
 def defined(made: Any) -> str | None:
     """`file:line` of a class, function or method of the user's; None for any other."""
     try:
+        made = inspect.unwrap(made)
         file, (_, line) = inspect.getsourcefile(made), inspect.getsourcelines(made)
     except (OSError, TypeError):
         return None

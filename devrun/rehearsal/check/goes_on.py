@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -131,7 +131,10 @@ class GoesOn:
     def _ended(self, error: _NeverEnds, training: Training) -> bool:
         """Whether what never ended can be done again, without a loop of it."""
         loop = self._sources.leave_out(error, kinds=LOOPS).gone
-        self._hangs(loop or of_error(error))
+        site = loop or of_error(error)
+        what = "a loop" if site else "an update"
+        why = f"it did not get on within {self.seconds:.0f} s"
+        self._note.found(Finding("breaks", "hangs", what, why, _ENDLESS, site))
         if not loop:
             self._stop(training)
         return loop is not None
@@ -168,6 +171,8 @@ class GoesOn:
         if site is None:
             raise error
         follows = self._sources.follows(error) or getattr(error, "follows", False)
+        # a compiler's tensors do not say of what they come
+        follows |= self._compiles and self._note.left_out and of_shape(error)
         left, lines = Left(site), self._mended.lines
         if self._compiles or site in lines or not isinstance(error, REFUSALS):
             left = self._sources.leave_out(error, follows)
@@ -199,6 +204,7 @@ class GoesOn:
         given: Any = vars(kind)["__getitem__"]
         last: list[Any] = []
 
+        @wraps(given)  # whose lines are the user's
         def read(dataset: Any, index: Any) -> Any:
             try:
                 last[:] = [given(dataset, index)]
@@ -249,11 +255,6 @@ class GoesOn:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-
-    def _hangs(self, site: str | None) -> None:
-        what = "a loop" if site else "an update"
-        why = f"it did not get on within {self.seconds:.0f} s"
-        self._note.found(Finding("breaks", "hangs", what, why, _ENDLESS, site))
 
     def _stop(self, training: Training) -> None:
         """Nobody calls the model again, here or in a forked process."""

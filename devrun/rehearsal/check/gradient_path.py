@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -119,20 +119,27 @@ class GradientsProbe(Probe):
 
     def after(self, training: Training) -> Iterator[Finding]:
         yield from _unregistered(training.runner.model)
-        idle = [
-            name
-            for name, parameter in training.runner.model.named_parameters()
-            if parameter.requires_grad and name in self._named - self._seen
-        ]
+        every = dict(training.runner.model.named_parameters())
+        unseen = self._named - self._seen
+        idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
         if self.note.left_out or not (idle and self._seen):
             return
         by_line: dict[str | None, list[str]] = {}
         for name in idle:
-            by_line.setdefault(made_at(training.runner.model, name), []).append(name)
+            line = made_at(training.runner.model, _whole(name, every, idle))
+            by_line.setdefault(line, []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             row = ("no gradient", ", ".join(names[:_NAMED]) + more, *_IDLE, site)
             yield Finding("advice", *row, fix={"freeze": names})
+
+
+def _whole(name: str, every: Iterable[str], idle: Collection[str]) -> str:
+    """The outermost module with `name` of which nothing is trained, or `name`."""
+    for at in (i for i, letter in enumerate(name) if letter == "."):
+        if all(one in idle for one in every if one.startswith(name[: at + 1])):
+            return name[:at]
+    return name
 
 
 def _unregistered(model: nn.Module) -> Iterator[Finding]:

@@ -110,14 +110,8 @@ def _broke(note: Notebook, error: BaseException, why: str) -> None:
 
 def _end(note: Notebook, watch: ProgramProbe) -> None:
     """In a thread of its own: the program may be anywhere."""
-    note.found(
-        Finding(
-            severity="advice",
-            kind="not to its end",
-            what="the program",
-            why="its time was over; what was seen until then is here",
-            remedy="--timeout gives it more seconds; fewer steps or samples end it",
-        )
-    )
+    why = "its time was over; what was seen until then is here"
+    remedy = "--timeout gives it more seconds; fewer steps or samples end it"
+    note.found(Finding("advice", "not to its end", "the program", why, remedy))
     safely(note, watch.found)
     os._exit(0)

@@ -16,6 +16,7 @@ from devrun.errors import (
     ConfigError,
     DeviceUnavailableError,
     DevrunError,
+    DivergedError,
     UnsupportedFeatureError,
 )
 from devrun.probes.hard_wired import HardWired
@@ -187,6 +188,8 @@ def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
 def _around(
     error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
 ) -> dict[str, Any] | None:
+    if note.left_out and isinstance(error, DivergedError):
+        return {"optimizer_config.nonfinite": "ignore"}  # of what stands in for a loss
     for probe in probing:
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:

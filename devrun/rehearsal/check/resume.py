@@ -167,7 +167,8 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     of the files that they are in.
     """
     runner, loader = training.runner, training.loaders[0]
-    data = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    names = ("dataset", "collate_fn", "sampler")
+    data = (getattr(loader, name, None) for name in names)
     owners = [*keepers((*runner.model.modules(), *own_parts(runner), *data))]
     found: dict[Key, tuple[Any, str]] = {}
     numbers: Counter[Any] = Counter()

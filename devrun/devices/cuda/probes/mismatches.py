@@ -35,7 +35,7 @@ _NUMPY = (
 class Mismatches(Judge):
     """Notes each tensor of the host that an operator on the device is given."""
 
-    def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+    def __init__(self, origins: Origins, updating: Callable[[], int]) -> None:
         super().__init__()
         self._origins, self._updating = origins, updating
         self._met: dict[Host, str] = {}
@@ -49,8 +49,10 @@ class Mismatches(Judge):
         if op.name.startswith(("_foreach", "_fu")):
             return
         indexes, site = op.indexes, line_asking()
+        changes = op.name.endswith("_")  # a number of the host takes none of the device
         for tensor, host in op.hosts:
-            if tensor.dim() and not any(tensor is one for one in indexes) and site:
+            number = not tensor.dim() and not (changes and tensor is op.inputs[0])
+            if site and not number and not any(tensor is one for one in indexes):
                 at = "" if host.site == site else f" at {site}"
                 met = self._met.setdefault(host, (op.call.strip("_") or op.name) + at)
                 why = f"it stays on the host, and {met} takes tensors of one device"
@@ -65,7 +67,7 @@ class Mismatches(Judge):
 
     def _note(self, *row: Any) -> None:
         key = ("breaks", *row)
-        self.counts[key] += self._updating()
+        self.counts[key] += bool(self._updating())
 
 
 def tag_host(model: nn.Module, hooks: Iterable[Any], origins: Origins) -> None:

@@ -46,7 +46,6 @@ class Steps(Probe):
         super().__init__(request, note)
         self.origins = PLACED
         self.syncs = Syncs(self.origins, self.updating)
-
         self.precision = Precision()
         self.judges: list[Judge] = [
             self.syncs, Mismatches(self.origins, self.updating), self.precision
@@ -114,9 +113,10 @@ class Steps(Probe):
 
         return map_tensors(copy, batch)
 
-    def updating(self) -> bool:
-        """Whether an update is done, and no evaluation that may read what it likes."""
-        return self.active and self._runner.session.wrapped.training
+    def updating(self) -> int:
+        """Number of the update that is done; 0: none, as in an evaluation, which may
+        read what it likes."""
+        return self._runner.session.wrapped.training and self.active * self.updates
 
     def _synchronized(self, *_: Any) -> None:
         self.syncs.leaves("synchronize")
@@ -131,7 +131,6 @@ class Steps(Probe):
         self.origins.sweep()
         self.before_run(runner)
         runner.data_batch = self.copied(runner.data_batch)
-        self.syncs.begin()
 
 
 class _Ends(Watching):

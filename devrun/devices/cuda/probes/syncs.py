@@ -84,16 +84,11 @@ def clipping(site: str | None) -> Finding:
 class Syncs(Judge):
     """Counts what of the user's makes the host wait, while an update is done."""
 
-    def __init__(self, origins: Origins, updating: Callable[[], bool]) -> None:
+    def __init__(self, origins: Origins, updating: Callable[[], int]) -> None:
         super().__init__()
         self._origins, self._updating = origins, updating
         self._seen: defaultdict[Any, set[int]] = defaultdict(set)
         """Numbers of the updates in which each waited."""
-        self._update = 0
-
-    def begin(self) -> None:
-        """The next update."""
-        self._update += 1
 
     def operator(self, op: Op) -> None:
         if self._updating() and self._waits(op):
@@ -129,7 +124,7 @@ class Syncs(Judge):
         site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         row = ("slow", KIND, label, _WHY, remedy, site)
         self.counts[row] += 1
-        self._seen[Finding(*row).key].add(self._update)
+        self._seen[Finding(*row).key].add(self._updating())
 
     def _waits(self, op: Op) -> bool:
         if op.indexes:

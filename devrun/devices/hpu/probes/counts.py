@@ -92,8 +92,8 @@ class Counts:
             kind = _KINDS.get(key[0], "")
             # a program that trains nothing has no updates
             came = self._often[key] if self.updates else times
-            # what waits between epochs is in no update, nor in an evaluation
-            if kind == SYNC and came + self._apart[key] < max(often, 1):
+            # what waits in no update, but between epochs or in an evaluation
+            if kind == SYNC and came < max(often, 1):
                 continue
             found = self._finding(kind, key, times) if kind else None
             same = found and (kind, found.site or found.why, found.remedy)
