@@ -26,11 +26,14 @@ from devrun.tensors import held, map_tensors, tensors_in
 LATE = "late parameter"
 _IN_PLACE = re.compile("modified by an inplace operation|in-place operation")
 _AGAIN = re.compile("backward through the graph a second time")
-_TENSOR = "a tensor"
+_TENSOR, _GRAPH = "a tensor", "one graph"
 _GROWN = (
     "it grows with every update, and each tensor in it keeps what its backward pass "
     "needed: memory runs out",
     "keep x.detach() there, and no more of them than are read",
+)
+_RETAIN = (
+    "one pass through the sum of the losses, or retain_graph=True in all but the last"
 )
 _AFTER = "made after the optimizer, it is not trained; a resume finds no place for it"
 _SIZED = "where the size comes from the data"
@@ -56,9 +59,11 @@ def backward_faults(
     if _AGAIN.search(why):
         every = _kept(training.runner.session.step_module.modules())
         kept = next((one for one in every if f"self.{one[1]}" not in known), None)
-        name = f"self.{kept[1]}" if kept else "tensors"
+        if kept is None:
+            row = (_GRAPH, why, _RETAIN, sites.of_error(error))
+            return [Finding("breaks", BACKWARD[1], *row)]
+        name, site = f"self.{kept[1]}", stored(type(kept[0]), kept[1])
         remedy = f"keep {name} without its graph: .detach()"
-        site = stored(type(kept[0]), kept[1]) if kept else None
         return [Finding("breaks", BACKWARD[1], name, why, remedy, site)]
     return []
 
@@ -76,8 +81,21 @@ def repaired(
         if f"self.{name}" in found:
             setattr(owner, name, map_tensors(_leaf, getattr(owner, name)))
     copied = saved_tensors_hooks(Tensor.clone, lambda one: one)
-    with mended, copied if _TENSOR in found else nullcontext():
+    again = _Retained() if _GRAPH in found else nullcontext()
+    with mended, again, copied if _TENSOR in found else nullcontext():
         yield
+
+
+class _Retained(TorchFunctionMode):
+    """Within, a backward pass leaves its graph to the next."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if "retain_graph" in kwargs:
+            kwargs = {**kwargs, "retain_graph": True}
+        return func(*args, **kwargs)
 
 
 def _leaf(tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import held, map_tensors, tensors_in
 
-_SOURCES = ("Generator", "Random", "RandomState", "cycle")
+_SOURCES = ("Generator", "Random", "RandomState", "cycle", "generator")
 """Names of classes of torch's, numpy's and Python's that give a value once."""
 _OPTIMIZER = (
     "optimizer: {NAME: {type: ...}} in the config, which makes and saves it, and gives "
@@ -53,8 +53,8 @@ _WORDS = {
     ),
 }
 """What differs -> why, and the remedy."""
-_SAVED = {*vars(nn.Module()), "state", "param_groups", "defaults"}
-"""Attributes that are saved, or of torch's own."""
+_SAVED = {nn.Module: {*vars(nn.Module())}, Optimizer: {"state", "param_groups"}}
+"""Attributes that are saved, or of torch's own, by the class that has them."""
 _LONGEST = 10_000
 """Parts of a list whose changes are looked for; a longer one is data."""
 _TRIED = 8
@@ -176,8 +176,9 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     for owner in owners:
         unsaved = getattr(owner, "_non_persistent_buffers_set", ())
         known = getattr(owner, "__dict__", {}) if defined(type(owner)) else ()
+        own = set().union(*(_SAVED[kind] for kind in _SAVED if isinstance(owner, kind)))
         for name in (*known, *unsaved):
-            if name not in _SAVED and id(getattr(owner, name)) not in saved:
+            if name not in own and id(getattr(owner, name)) not in saved:
                 found[type(owner), numbers[type(owner)], name] = owner, name
         numbers[type(owner)] += 1
     # a class that a program executes may be of no file that is loaded
@@ -200,6 +201,8 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
             found[key] = _digest(dict(value.state))
         elif tensors := [*held(value), *hidden(value)]:
             found[key] = _digest(tensors)
+        elif hasattr(value, "tobytes"):  # of numpy
+            found[key] = hashlib.sha256(value.tobytes()).hexdigest()
         elif isinstance(value, (int, float)) or (
             isinstance(value, (list, deque, dict)) and len(value) <= _LONGEST
         ):
