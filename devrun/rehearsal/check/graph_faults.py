@@ -95,7 +95,11 @@ class _Retained(TorchFunctionMode):
         kwargs = kwargs or {}
         if "retain_graph" in kwargs:
             kwargs = {**kwargs, "retain_graph": True}
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:  # weights that were updated between the passes
+            if func is not Tensor.backward or not _IN_PLACE.search(str(error)):
+                raise
 
 
 def _leaf(tensor: Tensor) -> Tensor:
