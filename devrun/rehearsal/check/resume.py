@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -201,7 +202,7 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
             found[key] = _digest(dict(value.state))
         elif tensors := [*held(value), *hidden(value)]:
             found[key] = _digest(tensors)
-        elif hasattr(value, "tobytes"):  # of numpy
+        elif isinstance(value, (np.ndarray, np.generic)):
             found[key] = hashlib.sha256(value.tobytes()).hexdigest()
         elif isinstance(value, (int, float)) or (
             isinstance(value, (list, deque, dict)) and len(value) <= _LONGEST

@@ -12,9 +12,9 @@ class Planted(nn.Module):
         super().__init__()
         self.rnn = nn.GRU(4, 8, batch_first=True)
         self.head = nn.Linear(8, 4)
-        self.state = None
+        self.state = None  # fault[cpu,cuda,hpu]: resume
 
-    def forward(self, x):  # fault[cpu,cuda,hpu]: resume
+    def forward(self, x):
         out, after = self.rnn(x.view(len(x), 4, 4), self.state)
         if self.training:
             self.state = after  # fault[cpu,cuda,hpu]: backward again
