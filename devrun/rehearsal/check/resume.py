@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
@@ -54,7 +54,10 @@ _WORDS = {
     ),
 }
 """What differs -> why, and the remedy."""
-_SAVED = {nn.Module: {*vars(nn.Module())}, Optimizer: {"state", "param_groups"}}
+_SAVED: dict[type, Iterable[str]] = {
+    nn.Module: vars(nn.Module()).keys(),
+    Optimizer: ("state", "param_groups", "defaults"),
+}
 """Attributes that are saved, or of torch's own, by the class that has them."""
 _LONGEST = 10_000
 """Parts of a list whose changes are looked for; a longer one is data."""
@@ -177,7 +180,7 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     for owner in owners:
         unsaved = getattr(owner, "_non_persistent_buffers_set", ())
         known = getattr(owner, "__dict__", {}) if defined(type(owner)) else ()
-        own = set().union(*(_SAVED[kind] for kind in _SAVED if isinstance(owner, kind)))
+        own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
         for name in (*known, *unsaved):
             if name not in own and id(getattr(owner, name)) not in saved:
                 found[type(owner), numbers[type(owner)], name] = owner, name
