@@ -20,7 +20,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sources import assigned, made_at
 from devrun.step import Capability, MicroBatches
-from devrun.tensors import tensors_in
+from devrun.tensors import held, tensors_in
 
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
@@ -37,7 +37,7 @@ _BACKWARD = (
 _UNREGISTERED = (
     "the model does not know of these weights, as of what is in a list or dict: they "
     "get gradients, and are neither trained nor saved",
-    "put them in an nn.ModuleList, nn.ModuleDict or nn.ParameterList",
+    "an nn.Parameter, or an nn.ModuleList, nn.ModuleDict or nn.ParameterList of them",
 )
 
 
@@ -107,6 +107,7 @@ class GradientsProbe(Probe):
     """Finds parameters that are to be trained and never get a gradient."""
 
     def built(self, training: Training) -> None:
+        self._hidden = list(_unregistered(training.runner.model))
         self._seen: set[str] = set()
         self._named = {name for name, _ in training.runner.model.named_parameters()}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
@@ -118,7 +119,9 @@ class GradientsProbe(Probe):
         self._seen.add(name)
 
     def after(self, training: Training) -> Iterator[Finding]:
-        yield from _unregistered(training.runner.model)
+        for finding, weights in self._hidden:
+            if any(one.grad is not None for one in weights):
+                yield finding
         every = dict(training.runner.model.named_parameters())
         unseen = self._named - self._seen
         idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
@@ -142,13 +145,14 @@ def _whole(name: str, every: Iterable[str], idle: Collection[str]) -> str:
     return name
 
 
-def _unregistered(model: nn.Module) -> Iterator[Finding]:
-    """Weights that a backward pass came to, in plain lists and dicts of the modules."""
+def _unregistered(model: nn.Module) -> Iterator[tuple[Finding, list[Tensor]]]:
+    """Weights that the modules hold and do not know of, and what is to be said."""
     known = {id(parameter) for parameter in model.parameters()}
     for owner in keepers(model.modules()):
         for name, value in vars(owner).items():
-            weights = [one for one in hidden(value) if one.grad is not None]
-            if not known.issuperset(map(id, weights)):
-                what = f"{type(owner).__name__}.{name}"
+            own = (one for one in (*held(value), *hidden(value)) if one.is_leaf)
+            weights = [w for w in own if w.requires_grad and id(w) not in known]
+            if weights:
+                row = (f"{type(owner).__name__}.{name}", *_UNREGISTERED)
                 site = assigned(type(owner), name)[0]
-                yield Finding("breaks", "not registered", what, *_UNREGISTERED, site)
+                yield Finding("breaks", "not registered", *row, site), weights
