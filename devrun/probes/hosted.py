@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -25,7 +25,7 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by; not every version has it."""
+"""What torch runs a backward pass by."""
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
@@ -147,13 +147,6 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             mode.found("refused", given, error)
         return given(tensor, force=True)
 
-    def again(engine: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with mode:
-                return engine(*args, **kwargs)
-
-        return run
-
     seen: WeakSet[nn.Module] = WeakSet()
 
     def called(module: nn.Module, _: Any) -> None:
@@ -163,21 +156,24 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
 
     # an emulator's own, which torch does not show to modes
     own = patch.object(kind, "numpy", numpy)
-    with register_module_forward_pre_hook(called), own, mode, engine_in(again):
+    with register_module_forward_pre_hook(called), own, mode, engine_in(lambda: mode):
         yield
 
 
 def engine_in(
-    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+    mode: Callable[[], AbstractContextManager[Any]],
 ) -> AbstractContextManager[Any]:
-    """Within, a backward pass is run by what `around` makes of torch's engine.
+    """Within, a backward pass is run in `mode()`.
 
     The modes in force are not, where `backward` is a call that they see.
     """
-    engine = getattr(torch.autograd, _ENGINE, None)
-    if engine is None:
-        return nullcontext()
-    return patch.object(torch.autograd, _ENGINE, around(engine))
+    engine = getattr(torch.autograd, _ENGINE)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return engine(*args, **kwargs)
+
+    return patch.object(torch.autograd, _ENGINE, run)
 
 
 @contextmanager

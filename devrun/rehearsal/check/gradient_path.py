@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from devrun.models import steps
@@ -33,6 +34,12 @@ _TRAINED = "compute it of the weights that are to be trained, with lr above 0"
 _BACKWARD = (
     "who goes backward in train_step also calls step() of the optimizer: nobody does",
     "leave backward() out, which every update does; or call optimizer.step() after it",
+)
+_USED = "_was_used"
+"""Attribute of a gradient that a step took: its version then."""
+_ADDED = (
+    "they are added to those that an update took, which nobody set to zero",
+    "zero_grad() of the optimizer before backward()",
 )
 _UNREGISTERED = (
     "the model does not know of these weights, as of what is in a list or dict: they "
@@ -104,19 +111,38 @@ def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:
 
 
 class GradientsProbe(Probe):
-    """Finds parameters that are to be trained and never get a gradient."""
+    """Finds parameters that never get a gradient, or one of an update before it."""
 
     def built(self, training: Training) -> None:
         self._hidden = list(_unregistered(training.runner.model))
         self._seen: set[str] = set()
+        self._added: dict[Tensor, str | None] = {}
+        """Parameter -> where a gradient was added to one that a step took."""
         self._named = {name for name, _ in training.runner.model.named_parameters()}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             for name, parameter in training.runner.model.named_parameters():
                 if parameter.requires_grad:
-                    parameter.register_hook(partial(self._saw, name))
+                    parameter.register_hook(partial(self._saw, name, parameter))
 
-    def _saw(self, name: str, _: Tensor) -> None:
+    def watching(self) -> Any:
+        """Around the run, to see each step of any optimizer."""
+        return register_optimizer_step_post_hook(self._stepped)
+
+    def _saw(self, name: str, parameter: Tensor, _: Tensor) -> None:
         self._seen.add(name)
+        self._added.pop(parameter, None)
+        grad = parameter.grad
+        if grad is not None and getattr(grad, _USED, None) == grad._version:
+            setattr(grad, _USED, grad._version + 1)
+            self._added[parameter] = sites.here(2)
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        every = (one for group in optimizer.param_groups for one in group["params"])
+        for one in (one for one in every if one.grad is not None):
+            if site := self._added.get(one):
+                row = ("gradients", "added up", *_ADDED, site)
+                self.note.found(Finding("differs", *row))
+            setattr(one.grad, _USED, one.grad._version)
 
     def after(self, training: Training) -> Iterator[Finding]:
         for finding, weights in self._hidden:
