@@ -29,7 +29,6 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by."""
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")

@@ -27,17 +27,14 @@ class Sizes:
 
     def __init__(self, cfg: Any, settings: IPUSettings) -> None:
         training = settings.training
-        own = training.get("Training.gradientAccumulation")
+        key = "Training.gradientAccumulation"
+        own = training.get(key)
         update = cfg.get("optimizer_config") or {}
         options = loader_options(cfg["data"], "train")
         self.micro = options.get("samples_per_gpu") or 1
         self.micro_key = given(cfg, *_MICRO)
         self.accumulation = own or update.get("cumulative_iters") or 1
-        self.accumulation_key = (
-            _ACCUMULATION
-            if own is None
-            else key_of(cfg, "Training.gradientAccumulation")
-        )
+        self.accumulation_key = _ACCUMULATION if own is None else key_of(cfg, key)
         self.replicas = settings.replicas or training.get("replicationFactor") or 1
         self.iterations = training.get("deviceIterations") or 1
         edges = settings.train_split_edges
