@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -29,7 +29,7 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by; not every version has it."""
+"""What torch runs a backward pass by."""
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
@@ -151,13 +151,6 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             mode.found("refused", given, error)
         return given(tensor, force=True)
 
-    def again(engine: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with mode:
-                return engine(*args, **kwargs)
-
-        return run
-
     seen: WeakSet[nn.Module] = WeakSet()
 
     def called(module: nn.Module, _: Any) -> None:
@@ -186,21 +179,24 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         stack.enter_context(patch.object(kind, "numpy", numpy))
         stack.enter_context(patch.object(torch, "load", loaded))
         stack.enter_context(mode)
-        stack.enter_context(engine_in(again))
+        stack.enter_context(engine_in(lambda: mode))
         yield
 
 
 def engine_in(
-    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+    mode: Callable[[], AbstractContextManager[Any]],
 ) -> AbstractContextManager[Any]:
-    """Within, a backward pass is run by what `around` makes of torch's engine.
+    """Within, a backward pass is run in `mode()`.
 
     The modes in force are not, where `backward` is a call that they see.
     """
-    engine = getattr(torch.autograd, _ENGINE, None)
-    if engine is None:
-        return nullcontext()
-    return patch.object(torch.autograd, _ENGINE, around(engine))
+    engine = getattr(torch.autograd, _ENGINE)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return engine(*args, **kwargs)
+
+    return patch.object(torch.autograd, _ENGINE, run)
 
 
 @contextmanager

@@ -202,18 +202,16 @@ class GoesOn:
     def _read(self, kind: type) -> Callable[[Any, Any], Any]:
         """`__getitem__` of a data set: a sample that can be read."""
         given: Any = vars(kind)["__getitem__"]
-        last: list[Any] = []
 
         @wraps(given)  # whose lines are the user's
         def read(dataset: Any, index: Any) -> Any:
             try:
-                last[:] = [given(dataset, index)]
+                return given(dataset, index)
             except Exception as error:
                 if isinstance(error, IndexError) and index >= len(dataset):
                     raise
-                last[:] = last or [_another(given, dataset, error)]
                 self._note.found(refusal(error))
-            return last[0]
+                return _another(given, dataset, error)  # as a run that resumes does
 
         return read
 

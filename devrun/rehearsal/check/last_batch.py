@@ -51,9 +51,9 @@ class LastBatch(Probe):
             return
         yield from _unread(dataset)
         whole, left = batch_size_of(self._batch), len(dataset) % self._size.samples
-        if self._drops or not 0 < left < whole:
+        if self._drops or Capability.DYNAMIC_SHAPES not in adapter.capabilities:
             return
-        if Capability.DYNAMIC_SHAPES not in adapter.capabilities:
+        if not 0 < left < whole or adapter.update.owner is None:  # it is closed
             return
         try:
             batch = loader.collate_fn([dataset[index] for index in range(left)])

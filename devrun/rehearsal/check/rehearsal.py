@@ -188,13 +188,15 @@ def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
 def _around(
     error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
 ) -> dict[str, Any] | None:
-    if note.left_out and isinstance(error, DivergedError):
-        return {"optimizer_config.nonfinite": "ignore"}  # of what stands in for a loss
     for probe in probing:
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:
             return changes
     found = refusal(error, note.seen)
+    if isinstance(error, DivergedError):
+        if not note.left_out:  # else it is of what stands in for a loss
+            note.found(found)
+        return {"optimizer_config.nonfinite": "ignore"}
     if found.site is None and any(one.follows(error) for one in probing):
         return None  # it comes of what was found already
     note.found(found)

@@ -12,12 +12,7 @@ from torch import nn
 
 from devrun.devices.hpu.adapter import HPUAdapter
 from devrun.devices.hpu.probes.counts import MODEL, Counts
-from devrun.devices.hpu.probes.remedies import (
-    FROZEN,
-    MEANS,
-    WIDE,
-    remedy_for,
-)
+from devrun.devices.hpu.probes.remedies import FROZEN, MEANS, WIDE, remedy_for
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import tag_attributes
