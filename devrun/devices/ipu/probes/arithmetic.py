@@ -41,10 +41,9 @@ class Sizes:
         places = [edge.get("ipu_id") for edge in edges if isinstance(edge, Mapping)]
         numbers = [place for place in places if isinstance(place, int)]
         self.ipus = max(settings.num_ipus or 1, *(n + 1 for n in numbers), 1)
-        strategy = training.get("executionStrategy")
         turns = sum(one != next_ for one, next_ in zip([0, *numbers], numbers))
         self.stages = max(self.ipus, 1 + turns)
-        if strategy == "ShardedExecution":
+        if training.get("executionStrategy") == "ShardedExecution":
             self.stages = 1
         self.rounds = bool(training.get("autoRoundNumIPUs"))
         split = (key_of(cfg, name) for name in ("train_split_edges", "num_ipus"))
