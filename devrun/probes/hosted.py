@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -48,7 +48,49 @@ MEANS = {
 """Kind of what breaks -> what it means, and the remedy."""
 
 
-class Hosted(TorchFunctionMode):
+class Births(TorchFunctionMode):
+    """Within, it is kept where tensors of the host are made.
+
+    Args:
+        device: by whose tensors the remedy names the place.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.born(_name(func), args, kwargs or {}, out)
+        return out
+
+    def born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep where a tensor of the host was made, also for what comes of it."""
+        if not isinstance(out, Tensor) or not out.is_cpu:
+            return
+        born = birth_of(name, args, kwargs, self._on_device)
+        born = born or born_of(tensors_in((args, kwargs)))
+        if born is not None:
+            PLACED.tag(out, born)
+
+    def _on_device(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.device.type == self._device
+
+    def throughout(self) -> AbstractContextManager[Any]:
+        """For the one call of which torch tells its modes nothing."""
+        given = torch.from_numpy
+
+        def from_numpy(array: Any) -> Tensor:
+            out = given(array)
+            self.born("from_numpy", (), {}, out)
+            return out
+
+        return patch.object(torch, "from_numpy", from_numpy)
+
+
+class Hosted(Births):
     """Within, a call that fails on `device` is tried again, where it may succeed.
 
     Tensors of the host that meet the device's are moved to it. Where there are none, or
@@ -57,8 +99,7 @@ class Hosted(TorchFunctionMode):
     """
 
     def __init__(self, device: str, note: Notebook) -> None:
-        super().__init__()
-        self._device = device
+        super().__init__(device)
         self._note = note
 
     def __torch_function__(
@@ -74,11 +115,12 @@ class Hosted(TorchFunctionMode):
                 except _REFUSALS:
                     continue
                 hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                births = _known(hosts) if kind == MISMATCH else ()
-                self.found(kind, func, error, births)
+                self.found(
+                    kind, func, error, born_of(hosts) if kind == MISMATCH else None
+                )
                 return out
             raise
-        self._born(_name(func), args, kwargs, out)
+        self.born(_name(func), args, kwargs, out)
         return out
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
@@ -90,18 +132,6 @@ class Hosted(TorchFunctionMode):
         # what changes its operand would change a copy of it
         if self._device in places and not _changes(func):
             yield "refused", self._on_host
-
-    def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Keep where a tensor of the host was made, also for what comes of it."""
-        if not isinstance(out, Tensor) or not out.is_cpu:
-            return
-        born = birth_of(name, args, kwargs, self._on_device)
-        born = born or next(iter(_known(tensors_in((args, kwargs)))), None)
-        if born is not None:
-            PLACED.tag(out, born)
-
-    def _on_device(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and value.device.type == self._device
 
     def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args
@@ -119,19 +149,39 @@ class Hosted(TorchFunctionMode):
         return _to(self._device, func(*args, **kwargs))
 
     def found(
-        self, kind: str, func: Any, error: Exception, births: Sequence[Host] = ()
+        self, kind: str, func: Any, error: Exception, born: Host | None = None
     ) -> None:
-        """Note what was refused, and how `births` that it was given came to be."""
+        """Note what was refused, and how a tensor that it was given came to be."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
-        if births and births[0].site:
-            born = births[0]
-            why = f"{_MEETS}{site}"
-            what, remedy, site = born.what, born.remedy or remedy, born.site
-        elif any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
+        if born is not None and born.site:
+            self._note.found(left_behind(born, site, _said(error)))
+            return
+        if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
             return  # as in a run before this one
         why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
+
+
+def left_behind(born: Host, meets: str | None, said: str) -> Finding:
+    """A tensor of the host that is not moved, by the line that makes it.
+
+    Args:
+        meets: the line where it meets the device's.
+        said: what is said there.
+    """
+    why = f"{_MEETS}{meets}: {said}"
+    remedy = born.remedy or MEANS[MISMATCH][1]
+    return Finding("breaks", MISMATCH, born.what, why, remedy, born.site)
+
+
+def births_in(model: nn.Module, device: str) -> AbstractContextManager[Any]:
+    """Within, `born_of` knows the tensors of the host that `model` meets."""
+    tag_attributes(model.modules(), tag_host)
+    births, stack = Births(device), ExitStack()
+    stack.enter_context(births.throughout())
+    stack.enter_context(births)
+    return stack
 
 
 @contextmanager
@@ -164,7 +214,8 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
     # an emulator's own, which torch does not show to modes
     own = patch.object(kind, "numpy", numpy)
     with register_module_forward_pre_hook(called), own, mode, engine_in(again):
-        yield
+        with mode.throughout():
+            yield
 
 
 def engine_in(
@@ -194,9 +245,10 @@ def tag_host(tensor: Tensor, host: Host) -> None:
         PLACED.tag(tensor, host)
 
 
-def _known(tensors: Iterable[Tensor]) -> list[Host]:
+def born_of(tensors: Iterable[Tensor]) -> Host | None:
+    """How the first of them that is known came to be on the host."""
     found = (PLACED.of(one) for one in tensors if one.is_cpu)
-    return [one for one in found if isinstance(one, Host)]
+    return next((one for one in found if isinstance(one, Host)), None)
 
 
 def _to(device: str, value: Any) -> Any:

@@ -320,7 +320,7 @@ class Recorder(TorchFunctionMode):
                 "tensors should be moved explicitly to the IPU, "
                 'via cst.to("ipu"), or be registered as a buffer.'
             )
-            self.detour.refuse(error, name, self.tape)
+            self.detour.refuse(error, name, self.tape, leaf)
         with DisableTorchFunction():
             valueless = isinstance(leaf, private.FakeTensor)  # of another capture
             constant = filled(leaf) if valueless else leaf.detach().clone()

@@ -129,11 +129,13 @@ class HPUProbe(Probe):
 
 
 def _or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """`step`, or as it is written: the compiler breaks on modes of a rehearsal."""
+    """`step` without modes of a rehearsal, which a compiler would trace; or, where
+    these are needed, as it is written."""
 
     def stepped(*args: Any) -> Any:
         try:
-            return step(*args)
+            with torch._C.DisableTorchFunction():
+                return step(*args)
         except Exception as error:
             if type(error).__module__ == "torch._dynamo.exc":
                 raise  # of what cannot be compiled by anybody

@@ -9,6 +9,7 @@ from typing import Any
 from devrun.devices.capture import Finding as Frozen
 from devrun.devices.ipu.executors import first_sentences
 from devrun.probes.finding import Finding
+from devrun.probes.hosted import born_of, left_behind
 from devrun.probes.keys import pasted
 from devrun.probes.sites import user_line
 
@@ -74,9 +75,12 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     Args:
         fix: keys of a config with which it need not be compiled.
     """
-    operation = refusal.operation
+    operation, site = refusal.operation, user_line(refusal.stack)
     if operation == "numbers":
         return _of_numbers(refusal)
+    born = None if refusal.value is None else born_of([refusal.value])
+    if born is not None and born.site:
+        return left_behind(born, site, first_sentences(refusal.message))
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
     remedy = _remedy(operation, text)
@@ -86,7 +90,7 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
         what=_SPOKEN.get(operation, operation.strip("_")),
         why=f"PopTorch refuses it{where}: {text}",
         remedy=f"{remedy}; or {pasted(fix)}" if fix else remedy,
-        site=user_line(refusal.stack),
+        site=site,
         fix=fix,
     )
 
