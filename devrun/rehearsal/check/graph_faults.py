@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -178,8 +179,11 @@ class KeptGraphs(Probe):
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
+        now: Counter[tuple[type, str]] = Counter()
         for owner, name, count in _kept((*self._whole.modules(), *own_parts(runner))):
-            self._counts.setdefault((type(owner), name), []).append(count)
+            now[type(owner), name] += count
+        for key, count in now.items():
+            self._counts.setdefault(key, []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:
         for (owner, name), counts in self._counts.items():

@@ -80,13 +80,14 @@ class Counts:
         yield
         self._apart += self._all() - before
 
-    def findings(self, *, loop: bool = False) -> Iterator[Finding]:
+    def findings(self, optimizers: int = 0) -> Iterator[Finding]:
         """What was found, the most frequent first.
 
         Args:
-            loop: leave out waits that come once in a while, as at log points.
+            optimizers: leave out waits that come once in a while, as at log points of
+                a loop in which so many take turns.
         """
-        often = max(2, _OFTEN * self.updates) if loop else 0
+        often = max(2, _OFTEN * self.updates / optimizers) if optimizers else 0
         seen = set()
         for key, times in (self._all() - self._first).most_common():
             kind = _KINDS.get(key[0], "")

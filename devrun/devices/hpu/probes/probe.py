@@ -36,6 +36,7 @@ from devrun.torch_features import uncompiled
 
 _OUTSIDE_GRAPHS = ("lazy", "eager")
 """Modes in which each operator of the user's passes through torch's dispatcher."""
+_STEPS = ("train_step", "eval_step")
 _FLOAT = "make it float32: dtype=torch.float32, or model.float()"
 
 
@@ -88,8 +89,8 @@ class HPUProbe(Probe):
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
             return placed(hosted("hpu", self.note))
-        step = _or_uncompiled(HPUAdapter.train_step)
-        return placed(patch.object(HPUAdapter, "train_step", step))
+        steps = {name: _or_uncompiled(getattr(HPUAdapter, name)) for name in _STEPS}
+        return placed(patch.multiple(HPUAdapter, **steps))
 
     def after(self, training: Training) -> Iterator[Finding]:
         counts, adapter = self._counts, training.runner.adapter

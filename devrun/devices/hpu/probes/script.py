@@ -56,6 +56,8 @@ class HPUProgram(ProgramProbe):
         self._note, self._script, self._memory = note, script, memory
         self._marks = self._unmarked = self._longest = 0
         self._site: str | None = None
+        self._steppers: set[int] = set()
+        """Optimizers, by their ids."""
 
     @contextmanager
     def getting_past(self) -> Iterator[None]:
@@ -96,10 +98,14 @@ class HPUProgram(ProgramProbe):
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
         again = self._counts.compiled_again()
-        for one in (*self._counts.findings(loop=True), *([again] if again else ())):
+        for one in (
+            *self._counts.findings(len(self._steppers)),
+            *([again] if again else ()),
+        ):
             self._note.found(one)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self._steppers.add(id(optimizer))
         self._counts.update()
         totals = self._emulator.report().totals
         marks = sum(totals.get(name, 0) for name in _MARKS)
