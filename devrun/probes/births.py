@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from traceback import walk_stack
 from typing import Any
 
 from torch import Tensor, nn
@@ -67,6 +68,17 @@ def built_on_host() -> Host | None:
         return None
     remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
     return Host("torch.Tensor", sites.here(2), remedy)
+
+
+def built_at(device: str) -> Host | None:
+    """Where the module was made, of the user's or torch's, that is being built."""
+    outer = None
+    for frame, _ in walk_stack(sys._getframe(1)):
+        if frame.f_code.co_name == "__init__":
+            owner = frame.f_locals.get("self")
+            outer = frame.f_back if isinstance(owner, nn.Module) else outer
+    site = outer and sites.of_frame(outer)
+    return Host("weights", site, f'.to("{device}") of the module') if site else None
 
 
 @lru_cache(maxsize=None)

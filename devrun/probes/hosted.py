@@ -12,15 +12,19 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_forward_pre_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
-from devrun.probes.births import birth_of, tag_attributes
+from devrun.probes.births import birth_of, built_at, hidden, tag_attributes
 from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import PLACED, Host
-from devrun.tensors import map_tensors, tensors_in
+from devrun.tensors import held, map_tensors, tensors_in
 from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
@@ -211,11 +215,30 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             seen.update(module.modules())
             tag_attributes(module.modules(), tag_host)
 
-    # an emulator's own, which torch does not show to modes
-    own = patch.object(kind, "numpy", numpy)
-    with register_module_forward_pre_hook(called), own, mode, engine_in(again):
-        with mode.throughout():
-            yield
+    def registered(_: nn.Module, __: str, tensor: Tensor | None) -> None:
+        born = None if tensor is None else built_at(device)
+        if tensor is not None and born is not None:
+            tag_host(tensor, born)
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        made = load(*args, **kwargs)
+        born = Host("torch.load", sites.here(2), f'torch.load(..., "{device}")')
+        for one in (*held(made), *hidden(made)):
+            tag_host(one, born)
+        return made
+
+    load = torch.load
+    with ExitStack() as stack:
+        stack.enter_context(register_module_forward_pre_hook(called))
+        stack.enter_context(register_module_parameter_registration_hook(registered))
+        stack.enter_context(register_module_buffer_registration_hook(registered))
+        # an emulator's own, which torch does not show to modes
+        stack.enter_context(patch.object(kind, "numpy", numpy))
+        stack.enter_context(patch.object(torch, "load", loaded))
+        stack.enter_context(mode.throughout())
+        stack.enter_context(mode)
+        stack.enter_context(engine_in(again))
+        yield
 
 
 def engine_in(

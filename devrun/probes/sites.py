@@ -79,7 +79,12 @@ def user_line(places: Iterable[tuple[str, int]]) -> str | None:
 
 def here(depth: int = 1) -> str | None:
     """The user's line that led to the caller."""
-    return user_line(_places(traceback.walk_stack(sys._getframe(depth))))
+    return of_frame(sys._getframe(depth))
+
+
+def of_frame(frame: FrameType) -> str | None:
+    """The user's line that `frame` is at, or that led to it."""
+    return user_line(_places(traceback.walk_stack(frame)))
 
 
 def asking() -> FrameType | None:

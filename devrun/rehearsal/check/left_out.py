@@ -56,7 +56,7 @@ class Sources:
         self._less = _guarded if stands_in else _nothing
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
-        """Function -> names that are not, or not as they should be."""
+        """Function, or 0 for a module -> names that are not there, or not right."""
         self.returns = False
         """Whether a function gives a number in place of what it would return."""
         self._none: set[str] = set()
@@ -97,7 +97,7 @@ class Sources:
             if gone is None or not self._replaced(code):
                 continue
             self.returns |= kind is ast.Return
-            lost = self._lost.setdefault((code.co_filename, code.co_firstlineno), set())
+            lost = self._lost.setdefault(_place(code), set())
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
             lost |= stored if follows else stored - loaded
             cuts = not isinstance(gone, (ast.Assert, ast.Raise)) and _weighs(
@@ -115,9 +115,9 @@ class Sources:
             return True
         none = self._none if _NONE in str(error) else set()
         for frame, inside, line in self._places(error):
-            code = frame.f_code
-            lost = self._lost.get((code.co_filename, code.co_firstlineno), set())
-            if (lost | none) & _loaded_at(inside, line):
+            code, read = frame.f_code, _loaded_at(inside, line)
+            outer = self._lost.get((code.co_filename, 0), set()) - {*code.co_varnames}
+            if (outer | self._lost.get(_place(code), set()) | none) & read:
                 return True  # also what a call within was given
         return False
 
@@ -150,6 +150,11 @@ class Sources:
         for owner in owners:
             owner.__code__ = made
         return bool(owners)
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    module = code.co_name == "<module>"
+    return code.co_filename, 0 if module else code.co_firstlineno
 
 
 def number() -> Tensor:
