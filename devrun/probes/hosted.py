@@ -30,6 +30,7 @@ from devrun.text import joined
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
 """What torch runs a backward pass by; not every version has it."""
+_AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
@@ -52,49 +53,7 @@ MEANS = {
 """Kind of what breaks -> what it means, and the remedy."""
 
 
-class Births(TorchFunctionMode):
-    """Within, it is kept where tensors of the host are made.
-
-    Args:
-        device: by whose tensors the remedy names the place.
-    """
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self._device = device
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.born(_name(func), args, kwargs or {}, out)
-        return out
-
-    def born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Keep where a tensor of the host was made, also for what comes of it."""
-        if not isinstance(out, Tensor) or not out.is_cpu:
-            return
-        born = birth_of(name, args, kwargs, self._on_device)
-        born = born or born_of(tensors_in((args, kwargs)))
-        if born is not None:
-            PLACED.tag(out, born)
-
-    def _on_device(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and value.device.type == self._device
-
-    def throughout(self) -> AbstractContextManager[Any]:
-        """For the one call of which torch tells its modes nothing."""
-        given = torch.from_numpy
-
-        def from_numpy(array: Any) -> Tensor:
-            out = given(array)
-            self.born("from_numpy", (), {}, out)
-            return out
-
-        return patch.object(torch, "from_numpy", from_numpy)
-
-
-class Hosted(Births):
+class Hosted(TorchFunctionMode):
     """Within, a call that fails on `device` is tried again, where it may succeed.
 
     Tensors of the host that meet the device's are moved to it. Where there are none, or
@@ -103,7 +62,8 @@ class Hosted(Births):
     """
 
     def __init__(self, device: str, note: Notebook) -> None:
-        super().__init__(device)
+        super().__init__()
+        self._device = device
         self._note = note
 
     def __torch_function__(
@@ -119,12 +79,11 @@ class Hosted(Births):
                 except _REFUSALS:
                     continue
                 hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                self.found(
-                    kind, func, error, born_of(hosts) if kind == MISMATCH else None
-                )
+                born = born_of(hosts) if kind == MISMATCH else None
+                self.found(kind, func, error, born)
                 return out
             raise
-        self.born(_name(func), args, kwargs, out)
+        self._born(_name(func), args, kwargs, out)
         return out
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
@@ -136,6 +95,18 @@ class Hosted(Births):
         # what changes its operand would change a copy of it
         if self._device in places and not _changes(func):
             yield "refused", self._on_host
+
+    def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Keep where a tensor of the host was made, also for what comes of it."""
+        if not isinstance(out, Tensor) or not out.is_cpu:
+            return
+        born = birth_of(name, args, kwargs, self._on_device)
+        born = born or born_of(tensors_in((args, kwargs)))
+        if born is not None:
+            PLACED.tag(out, born)
+
+    def _on_device(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.device.type == self._device
 
     def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args
@@ -155,10 +126,10 @@ class Hosted(Births):
     def found(
         self, kind: str, func: Any, error: Exception, born: Host | None = None
     ) -> None:
-        """Note what was refused, and how a tensor that it was given came to be."""
+        """Note what was refused, and how what it was given was `born`, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
-        if born is not None and born.site:
+        if born is not None:
             self._note.found(left_behind(born, site, _said(error)))
             return
         if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
@@ -168,24 +139,31 @@ class Hosted(Births):
 
 
 def left_behind(born: Host, meets: str | None, said: str) -> Finding:
-    """A tensor of the host that is not moved, by the line that makes it.
-
-    Args:
-        meets: the line where it meets the device's.
-        said: what is said there.
-    """
-    why = f"{_MEETS}{meets}: {said}"
-    remedy = born.remedy or MEANS[MISMATCH][1]
+    """A tensor that stays on the host, and meets the device's at the line `meets`."""
+    why, remedy = f"{_MEETS}{meets}: {said}", born.remedy or MEANS[MISMATCH][1]
     return Finding("breaks", MISMATCH, born.what, why, remedy, born.site)
 
 
-def births_in(model: nn.Module, device: str) -> AbstractContextManager[Any]:
-    """Within, `born_of` knows the tensors of the host that `model` meets."""
+@contextmanager
+def known_births(device: str, note: Notebook, model: nn.Module) -> Iterator[None]:
+    """Within, `born_of` knows the tensors of the host that `model` comes to."""
     tag_attributes(model.modules(), tag_host)
-    births, stack = Births(device), ExitStack()
-    stack.enter_context(births.throughout())
-    stack.enter_context(births)
-    return stack
+    with _making("from_numpy", _AS_TENSOR), Hosted(device, note):
+        yield
+
+
+def _making(name: str, remedy: str) -> AbstractContextManager[Any]:
+    """Within, `born_of` knows what `torch.NAME` makes, which modes are not told."""
+    given = getattr(torch, name)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = given(*args, **kwargs)
+        born = Host(f"torch.{name}", sites.here(2), remedy)
+        for one in (*held(made), *hidden(made)):
+            tag_host(one, born)
+        return made
+
+    return patch.object(torch, name, make)
 
 
 @contextmanager
@@ -220,22 +198,14 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         if tensor is not None and born is not None:
             tag_host(tensor, born)
 
-    def loaded(*args: Any, **kwargs: Any) -> Any:
-        made = load(*args, **kwargs)
-        born = Host("torch.load", sites.here(2), f'torch.load(..., "{device}")')
-        for one in (*held(made), *hidden(made)):
-            tag_host(one, born)
-        return made
-
-    load = torch.load
     with ExitStack() as stack:
         stack.enter_context(register_module_forward_pre_hook(called))
         stack.enter_context(register_module_parameter_registration_hook(registered))
         stack.enter_context(register_module_buffer_registration_hook(registered))
         # an emulator's own, which torch does not show to modes
         stack.enter_context(patch.object(kind, "numpy", numpy))
-        stack.enter_context(patch.object(torch, "load", loaded))
-        stack.enter_context(mode.throughout())
+        stack.enter_context(_making("load", f'torch.load(..., "{device}")'))
+        stack.enter_context(_making("from_numpy", _AS_TENSOR))
         stack.enter_context(mode)
         stack.enter_context(engine_in(again))
         yield
@@ -269,9 +239,9 @@ def tag_host(tensor: Tensor, host: Host) -> None:
 
 
 def born_of(tensors: Iterable[Tensor]) -> Host | None:
-    """How the first of them that is known came to be on the host."""
+    """How the first of them that is known came to stay on the host, and where."""
     found = (PLACED.of(one) for one in tensors if one.is_cpu)
-    return next((one for one in found if isinstance(one, Host)), None)
+    return next((one for one in found if isinstance(one, Host) and one.site), None)
 
 
 def _to(device: str, value: Any) -> Any:

@@ -36,7 +36,6 @@ from devrun.torch_features import uncompiled
 
 _OUTSIDE_GRAPHS = ("lazy", "eager")
 """Modes in which each operator of the user's passes through torch's dispatcher."""
-_STEPS = ("train_step", "eval_step")
 _FLOAT = "make it float32: dtype=torch.float32, or model.float()"
 
 
@@ -89,8 +88,9 @@ class HPUProbe(Probe):
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
             return placed(hosted("hpu", self.note))
-        steps = {name: _or_uncompiled(getattr(HPUAdapter, name)) for name in _STEPS}
-        return placed(patch.multiple(HPUAdapter, **steps))
+        train = _or_uncompiled(HPUAdapter.train_step)
+        test = _or_uncompiled(HPUAdapter.eval_step)
+        return placed(patch.multiple(HPUAdapter, train_step=train, eval_step=test))
 
     def after(self, training: Training) -> Iterator[Finding]:
         counts, adapter = self._counts, training.runner.adapter

@@ -56,8 +56,7 @@ class HPUProgram(ProgramProbe):
         self._note, self._script, self._memory = note, script, memory
         self._marks = self._unmarked = self._longest = 0
         self._site: str | None = None
-        self._steppers: set[int] = set()
-        """Optimizers, by their ids."""
+        self._optimizers: set[int] = set()
 
     @contextmanager
     def getting_past(self) -> Iterator[None]:
@@ -99,13 +98,13 @@ class HPUProgram(ProgramProbe):
             self._note.found(self._no_mark())
         again = self._counts.compiled_again()
         for one in (
-            *self._counts.findings(len(self._steppers)),
+            *self._counts.findings(len(self._optimizers)),
             *([again] if again else ()),
         ):
             self._note.found(one)
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        self._steppers.add(id(optimizer))
+        self._optimizers.add(id(optimizer))
         self._counts.update()
         totals = self._emulator.report().totals
         marks = sum(totals.get(name, 0) for name in _MARKS)

@@ -13,7 +13,7 @@ from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.probes.refused import KIND, finding_of
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
-from devrun.probes.hosted import births_in
+from devrun.probes.hosted import known_births
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of, user_line
@@ -30,7 +30,9 @@ class Compiling(Probe):
 
     def before(self, cfg: Any) -> None:
         self._cfg = cfg
-        self._refusals = load(True).emulation.refusals(partial(births_in, device="ipu"))
+        self._refusals = load(True).emulation.refusals(
+            partial(known_births, "ipu", self.note)
+        )
         self._found = self._refusals.__enter__()
 
     def follows(self, error: Exception) -> bool:

@@ -11,6 +11,7 @@ from devrun.devices.ipu.executors import first_sentences
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import born_of, left_behind
 from devrun.probes.keys import pasted
+from devrun.probes.origins import Host
 from devrun.probes.sites import user_line
 
 KIND = "cannot be compiled"
@@ -53,12 +54,13 @@ _NUMBERS = {
         "a number within 65504, such as -1e4, or torch.finfo(x.dtype).min",
     ),
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
+    "changed on the host": (
+        "lost write",
+        "sync_to_device(model) of the adapter after it",
+    ),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }
 """Words of the message -> kind and remedy."""
-_CONSTANT = (
-    "self.register_buffer(name, tensor) in __init__, or tensor.to(x.device) in forward"
-)
 _SPOKEN = {
     "__bool__": "branch on a value",
     "__getitem__": "boolean index",
@@ -78,8 +80,8 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     operation, site = refusal.operation, user_line(refusal.stack)
     if operation == "numbers":
         return _of_numbers(refusal)
-    born = None if refusal.value is None else born_of([refusal.value])
-    if born is not None and born.site:
+    if refusal.value is not None:
+        born = born_of([refusal.value]) or Host(operation, site)
         return left_behind(born, site, first_sentences(refusal.message))
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
@@ -117,8 +119,6 @@ def _of_numbers(refusal: Any) -> Finding:
 
 def _remedy(name: str, message: str) -> str:
     """One line for an operation that was refused with `message`."""
-    if message.startswith("Expected an IPU tensor"):
-        return _CONSTANT
     if found := re.search(r"using (self\.\S+)\.copy_", message):
         return f"{found[1]}.copy_(value), in place"
     if found := re.search(r"(\w+) is added when", message):
