@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -173,20 +172,18 @@ class KeptGraphs(Probe):
     priority = Priority.LOWEST
 
     def built(self, training: Training) -> None:
-        self._counts: dict[tuple[type, str], list[int]] = {}
+        self._counts: dict[tuple[int, type, str], list[int]] = {}
         self._whole = training.runner.session.step_module
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        now: Counter[tuple[type, str]] = Counter()
         for owner, name, count in _kept((*self._whole.modules(), *own_parts(runner))):
-            now[type(owner), name] += count
-        for key, count in now.items():
+            key = id(owner), type(owner), name
             self._counts.setdefault(key, []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:
-        for (owner, name), counts in self._counts.items():
+        for (_, owner, name), counts in self._counts.items():
             if len(counts) >= _GROWS and counts == sorted(set(counts)):
                 yield Finding("slow", "kept graph", name, *_GROWN, stored(owner, name))
 

@@ -105,9 +105,8 @@ class HPUProbe(Probe):
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
         # BatchShapes looks at what batches of many shapes bring about
-        again = counts.compiled_again() if len(self._shapes) == 1 else None
-        if again is not None and RECOMPILATION not in {one.kind for one in traced}:
-            yield again
+        if len(self._shapes) == 1 and RECOMPILATION not in {one.kind for one in traced}:
+            yield from counts.compiled_again()
         self.note.fact("launches an update", counts.launches)
         peak = adapter.stats().get("peak_mib", 0.0)
         self.note.fact("peak MiB", round(peak, 1))

@@ -13,9 +13,7 @@ from devrun.devices.ipu.options import MOST_IPUS, IPUSettings
 from devrun.devices.ipu.probes.options import key_of, settings_of
 from devrun.probes.finding import Finding
 from devrun.probes.keys import given, line_of, pasted
-from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
-from devrun.probes.request import Request
 
 _MICRO = (
     *(f"data.train_dataloader.{name}" for name in BATCHES),
@@ -87,13 +85,11 @@ class Sizes:
 class Arithmetic(Probe):
     """Looks at the sizes of the config itself, of which the rehearsal has smaller."""
 
-    def __init__(self, request: Request, note: Notebook) -> None:
-        super().__init__(request, note)
-        self._sizes: Sizes | None = None
-        self._changes: dict[str, Any] = {}
-        self._small: dict[str, Any] | None = None
+    _sizes: Sizes | None = None
+    _small: dict[str, Any] | None = None
 
     def before(self, cfg: Any) -> None:
+        self._changes: dict[str, Any] = {}
         settings = settings_of(cfg, self.request)
         if settings is None or not isinstance(cfg.get("data"), Mapping):
             return

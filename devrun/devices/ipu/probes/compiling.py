@@ -35,6 +35,9 @@ class Compiling(Probe):
         )
         self._found = self._refusals.__enter__()
 
+    def built(self, training: Training) -> None:
+        self._data = training.loaders[0]
+
     def follows(self, error: Exception) -> bool:
         """What a graph computes without what was refused is worth nothing."""
         return bool(self._found) and not isinstance(error, ShapesError)
@@ -50,13 +53,19 @@ class Compiling(Probe):
                 yield finding_of(one, fix=self._on_the_host())
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        """An evaluation that cannot be compiled is left to the host."""
-        if getattr(error, "key", None) != "evaluate_on":
+        """Batches are made of one shape; what evaluates on an IPU is left to the host
+        where it cannot be compiled."""
+        why = str(getattr(error, "reason", error))
+        if isinstance(error, ShapesError):
+            fix, what = error.fix, ("changing shapes", "a batch")
+            remedy = pasted(fix) if fix else "resize or pad the samples to one size"
+            site = maker_of(self._data) or line_of(cfg, "data.buckets", "data.train")
+        elif getattr(error, "key", None) == "evaluate_on":
+            fix, what = self._on_the_host(), (KIND, "evaluation")
+            remedy, site = "ipu.evaluate_on: host", None
+        else:
             return None
-        why, fix = str(getattr(error, "reason", error)), self._on_the_host()
-        self.note.found(
-            Finding("breaks", KIND, "evaluation", why, "ipu.evaluate_on: host", fix=fix)
-        )
+        self.note.found(Finding("breaks", *what, why, remedy, site, fix=fix))
         return fix
 
     def _section(self) -> str | None:
@@ -66,29 +75,3 @@ class Compiling(Probe):
 
     def _on_the_host(self) -> dict[str, Any]:
         return {key_of(self._cfg, "evaluate_on"): "host"}
-
-
-class Shapes(Probe):
-    """Gets past them by the line of config that makes all of one shape."""
-
-    _data: Any = None
-
-    def built(self, training: Training) -> None:
-        self._data = training.loaders[0]
-
-    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        if not isinstance(error, ShapesError):
-            return None
-        fix, reason = error.fix, error.reason
-        self.note.found(
-            Finding(
-                severity="breaks",
-                kind="changing shapes",
-                what="a batch",
-                why=reason,
-                remedy=pasted(fix) if fix else "resize or pad the samples to one size",
-                site=maker_of(self._data) or line_of(cfg, "data.buckets", "data.train"),
-                fix=fix,
-            )
-        )
-        return fix

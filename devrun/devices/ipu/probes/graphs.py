@@ -19,9 +19,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
-from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, safely
-from devrun.probes.request import Request
 from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.torch_features import uncompiled
@@ -36,17 +34,12 @@ class Graphs(Probe):
     """Looks at the model before its first update and at the graphs after it."""
 
     priority = Priority.LOWEST
-
-    def __init__(self, request: Request, note: Notebook) -> None:
-        super().__init__(request, note)
-        self._sizes: Sizes | None = None
-        self._cfg: Any = None
-        self._trace: Trace | None = None
-        self._undivided: int | None = None
-        """IPUs over which nothing divides the model."""
-        self._site: str | None = None
-        self._looked = False
-        """Whether an update of this run was looked at."""
+    _sizes: Sizes | None = None
+    _trace: Trace | None = None
+    _undivided: int | None = None
+    """IPUs over which nothing divides the model."""
+    _looked = False
+    """Whether an update of this run was looked at."""
 
     def throughout(self) -> AbstractContextManager[Any]:
         """PopTorch captures what is written, not what torch compiles of it."""

@@ -79,22 +79,16 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     """
     operation, site = refusal.operation, user_line(refusal.stack)
     if operation == "numbers":
-        return _of_numbers(refusal)
+        return _of_numbers(refusal, site)
     if refusal.value is not None:
         born = born_of([refusal.value]) or Host(operation, site)
         return left_behind(born, site, first_sentences(refusal.message))
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
-    remedy = _remedy(operation, text)
-    return Finding(
-        severity="breaks",
-        kind=KIND,
-        what=_SPOKEN.get(operation, operation.strip("_")),
-        why=f"PopTorch refuses it{where}: {text}",
-        remedy=f"{remedy}; or {pasted(fix)}" if fix else remedy,
-        site=site,
-        fix=fix,
-    )
+    what = _SPOKEN.get(operation, operation.strip("_"))
+    why = f"PopTorch refuses it{where}: {text}"
+    remedy = _remedy(operation, text) + (f"; or {pasted(fix)}" if fix else "")
+    return Finding("breaks", KIND, what, why, remedy, site, fix=fix)
 
 
 def frozen(found: Frozen) -> Finding:
@@ -103,18 +97,13 @@ def frozen(found: Frozen) -> Finding:
     return Finding("differs", "once", found.what, why, found.remedy, found.site)
 
 
-def _of_numbers(refusal: Any) -> Finding:
+def _of_numbers(refusal: Any, site: str | None) -> Finding:
     """A number that its type cannot hold on an IPU."""
     pattern = next(one for one in _NUMBERS if one in refusal.message)
     kind, remedy = _NUMBERS[pattern]
-    return Finding(
-        severity="differs",
-        kind=kind,
-        what=refusal.message.partition(":")[0].strip("_"),
-        why=first_sentences(refusal.message),
-        remedy=remedy,
-        site=user_line(refusal.stack),
-    )
+    what = refusal.message.partition(":")[0].strip("_")
+    why = first_sentences(refusal.message)
+    return Finding("differs", kind, what, why, remedy, site)
 
 
 def _remedy(name: str, message: str) -> str:
