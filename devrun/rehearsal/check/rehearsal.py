@@ -188,7 +188,8 @@ def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
 def _around(
     error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
 ) -> dict[str, Any] | None:
-    if note.left_out and isinstance(error, DivergedError):
+    told = note.left_out or "half" in {key[1] for key in note.seen}
+    if told and isinstance(error, DivergedError):
         return {"optimizer_config.nonfinite": "ignore"}  # of what stands in for a loss
     for probe in probing:
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)

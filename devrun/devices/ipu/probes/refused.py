@@ -54,10 +54,8 @@ _NUMBERS = {
         "a number within 65504, such as -1e4, or torch.finfo(x.dtype).min",
     ),
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
-    "changed on the host": (
-        "lost write",
-        "sync_to_device(model) of the adapter after it",
-    ),
+    "copyWeightsToDevice": ("lost write", "sync_to_device(model) of the adapter after"),
+    "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }
 """Words of the message -> kind and remedy."""
