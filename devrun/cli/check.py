@@ -165,7 +165,8 @@ def _table(found: Any) -> list[str]:
             f"{mode + ': ' if mode else ''}ended in {stage}"
             for mode, stage in device.ended.items()
         )
-        tried = "the program, to its end"
+        cut = any(one.kind == "not to its end" for one in device.findings)
+        tried = "the program, a loop cut short" if cut else "the program, to its end"
         if device.updates:
             tried = f"{device.updates} updates, evaluation, save, resume"
         rows.append([_title(device), *counts, ends or tried])

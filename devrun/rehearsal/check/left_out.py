@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import gc
 import re
+import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from devrun.probes.sites import is_library, user_line
 from devrun.python38 import unparsed
@@ -34,6 +36,10 @@ _NONE = "NoneType"
 _SHAPES = re.compile(
     r"shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|\dD|single"
 )
+
+
+class _LongError(BaseException):
+    """Raised where a program has trained for long; it may catch `Exception`."""
 
 
 class Left(NamedTuple):
@@ -106,6 +112,20 @@ class Sources:
             return Left(f"{code.co_filename}:{gone.lineno}", cuts)
         return Left(None)
 
+    def end_loop(self, error: BaseException) -> str | None:
+        """Let the outermost loop that led to `error` have no turn; its line."""
+        for frame, inside, line in reversed(list(self._places(error))):
+            around = (one for one in ast.walk(inside) if isinstance(one, LOOPS))
+            loops = (one for one in around if line in range(*_lines(one)))
+            if (loop := next(loops, None)) is not None:  # the outer ones come first
+                empty: Any = _less(loop, _nothing)
+                vars(loop).update(vars(ast.copy_location(empty, loop)))
+                self._replaced(frame.f_code)
+                lost = self._lost.setdefault(_place(frame.f_code), set())
+                lost |= _names(loop, ast.Store)
+                return f"{frame.f_code.co_filename}:{loop.lineno}"
+        return None
+
     def follows(self, error: BaseException) -> bool:
         """Whether it may have raised for want of what was left out before it."""
         name = getattr(error, "name", None)  # of a NameError or AttributeError
@@ -170,11 +190,16 @@ def of_shape(error: BaseException) -> bool:
 
 
 def run_script(
-    script: str, names: dict[str, Any], broke: Callable[[BaseException], None]
+    script: str,
+    names: dict[str, Any],
+    broke: Callable[[BaseException], None],
+    ended: Callable[[str | None], None],
+    seconds: float,
 ) -> None:
     """Run each statement of `script`; `broke` is told what raises.
 
-    A statement that raises is run again without the part of it that does.
+    A statement that raises is run again without the part of it that does; one that
+    trains for `seconds` without its outermost loop, of which `ended` is told the line.
 
     Raises:
         SystemExit: as the script does.
@@ -188,13 +213,38 @@ def run_script(
             part = ast.Module([*future, statement], [])
             ast.fix_missing_locations(part)
             try:
-                exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
+                with _training_for(seconds):
+                    exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
                 break
+            except _LongError as error:
+                ended(left := sources.end_loop(error))
+                if left is None:
+                    break
             except Exception as error:  # noqa: BLE001 - the user's own
                 if not (follows := sources.follows(error)):
                     broke(error)
                 if not sources.leave_out(error, follows).gone:
                     break
+
+
+@contextmanager
+def _training_for(seconds: float) -> Iterator[None]:
+    """Within, `_LongError` is raised `seconds` after an optimizer's first step."""
+
+    def over(*_: Any) -> None:
+        raise _LongError
+
+    def stepped(*_: Any) -> None:
+        if not signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    before = signal.signal(signal.SIGALRM, over)
+    try:
+        with register_optimizer_step_post_hook(stepped):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:
@@ -261,6 +311,10 @@ def _less(one: Any, less: Callable[[ast.stmt], ast.stmt]) -> ast.stmt:
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
     return less(one)
+
+
+def _lines(one: ast.stmt) -> tuple[int, int]:
+    return one.lineno, (one.end_lineno or one.lineno) + 1
 
 
 def _nothing(_: ast.stmt) -> ast.stmt:

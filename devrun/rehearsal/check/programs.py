@@ -22,6 +22,16 @@ from devrun.probes.sites import of_error
 from devrun.rehearsal.check.left_out import run_script
 from devrun.rehearsal.check.requests import probes_of, usual
 
+_PARTS = 8
+"""Of the time of a rehearsal, a loop that trains may take a part."""
+_CUT = (
+    "advice",
+    "not to its end",
+    "a loop",
+    "it trained long enough to be seen, and was left for what comes after it",
+    "fewer turns, or --timeout, which gives it more seconds",
+)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -79,6 +89,8 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
                     program.script,
                     _main(program.script),
                     lambda error: _broke(note, error, cause_of(error)),
+                    lambda site: note.found(Finding(*_CUT, site)),
+                    seconds / _PARTS,
                 )
         except SystemExit as stop:
             if stop.code:

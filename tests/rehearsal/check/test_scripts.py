@@ -119,6 +119,24 @@ for step in range(3):
     print(positive)  # printed
 print("the last is", positive)
 """
+ENDLESS = """
+import habana_frameworks.torch.core as htcore
+import torch
+from torch import nn
+
+model = nn.Linear(4, 3).to("hpu")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(10**9):  # loop
+    for step in range(10):
+        loss = model(torch.randn(8, 4).to("hpu")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        htcore.mark_step()
+        optimizer.step()
+        htcore.mark_step()
+print("the last", loss.item())
+print((model.weight + torch.zeros(3, 4)).sum())  # host
+"""
 
 
 def line(path, text):
@@ -224,6 +242,16 @@ def test_a_lazy_loop_without_marks(script):
     assert brief(found) == [("slow", "no step mark", line(path, "# grows"))]
     (one,) = found.devices[0].findings
     assert "mark_step()" in one.remedy
+
+
+def test_what_comes_after_a_long_training_is_seen(script, capsys):
+    path = script(ENDLESS)
+    assert main(["check", "--timeout", "40", str(path)]) == 11
+    text = capsys.readouterr().out
+    assert "a loop cut short" in text
+    for place in ("# loop", "# host"):
+        assert f"    at {line(path, place)}\n" in text
+    assert text.count("    at ") == 2
 
 
 @pytest.mark.slow  # it waits for the end of its time
