@@ -110,7 +110,9 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         tag: is given each of them.
     """
     for one in keepers(owners):
-        kind = type(one)
+        # an SDK may have made a class of its own of the user's
+        kinds = type(one).__mro__
+        kind = next(filter(defined, kinds), kinds[0])
         around = sys.modules.get(kind.__module__, types)
         if is_own(str(getattr(around, "__file__", ""))):
             continue  # a hook of devrun's, which keeps copies of what it is given

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -29,6 +29,7 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
+_AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
@@ -77,8 +78,8 @@ class Hosted(TorchFunctionMode):
                 except _REFUSALS:
                     continue
                 hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                births = _known(hosts) if kind == MISMATCH else ()
-                self.found(kind, func, error, births)
+                born = born_of(hosts) if kind == MISMATCH else None
+                self.found(kind, func, error, born)
                 return out
             raise
         self._born(_name(func), args, kwargs, out)
@@ -99,7 +100,7 @@ class Hosted(TorchFunctionMode):
         if not isinstance(out, Tensor) or not out.is_cpu:
             return
         born = birth_of(name, args, kwargs, self._on_device)
-        born = born or next(iter(_known(tensors_in((args, kwargs)))), None)
+        born = born or born_of(tensors_in((args, kwargs)))
         if born is not None:
             PLACED.tag(out, born)
 
@@ -122,19 +123,46 @@ class Hosted(TorchFunctionMode):
         return _to(self._device, func(*args, **kwargs))
 
     def found(
-        self, kind: str, func: Any, error: Exception, births: Sequence[Host] = ()
+        self, kind: str, func: Any, error: Exception, born: Host | None = None
     ) -> None:
-        """Note what was refused, and how `births` that it was given came to be."""
+        """Note what was refused, and how what it was given was `born`, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
-        if births and births[0].site:
-            born = births[0]
-            why = f"{_MEETS}{site}"
-            what, remedy, site = born.what, born.remedy or remedy, born.site
-        elif any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
+        if born is not None:
+            self._note.found(left_behind(born, site, _said(error)))
+            return
+        if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
             return  # as in a run before this one
         why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
+
+
+def left_behind(born: Host, meets: str | None, said: str) -> Finding:
+    """A tensor that stays on the host, and meets the device's at the line `meets`."""
+    why, remedy = f"{_MEETS}{meets}: {said}", born.remedy or MEANS[MISMATCH][1]
+    return Finding("breaks", MISMATCH, born.what, why, remedy, born.site)
+
+
+@contextmanager
+def known_births(device: str, note: Notebook, model: nn.Module) -> Iterator[None]:
+    """Within, `born_of` knows the tensors of the host that `model` comes to."""
+    tag_attributes(model.modules(), tag_host)
+    with _making("from_numpy", _AS_TENSOR), Hosted(device, note):
+        yield
+
+
+def _making(name: str, remedy: str) -> AbstractContextManager[Any]:
+    """Within, `born_of` knows what `torch.NAME` makes, which modes are not told."""
+    given = getattr(torch, name)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = given(*args, **kwargs)
+        born = Host(f"torch.{name}", sites.here(2), remedy)
+        for one in (*held(made), *hidden(made)):
+            tag_host(one, born)
+        return made
+
+    return patch.object(torch, name, make)
 
 
 @contextmanager
@@ -162,21 +190,14 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         if tensor is not None and born is not None:
             tag_host(tensor, born)
 
-    def loaded(*args: Any, **kwargs: Any) -> Any:
-        made = load(*args, **kwargs)
-        born = Host("torch.load", sites.here(2), f'torch.load(..., "{device}")')
-        for one in (*held(made), *hidden(made)):
-            tag_host(one, born)
-        return made
-
-    load = torch.load
     with ExitStack() as stack:
         stack.enter_context(register_module_forward_pre_hook(called))
         stack.enter_context(register_module_parameter_registration_hook(registered))
         stack.enter_context(register_module_buffer_registration_hook(registered))
         # an emulator's own, which torch does not show to modes
         stack.enter_context(patch.object(kind, "numpy", numpy))
-        stack.enter_context(patch.object(torch, "load", loaded))
+        stack.enter_context(_making("load", f'torch.load(..., "{device}")'))
+        stack.enter_context(_making("from_numpy", _AS_TENSOR))
         stack.enter_context(mode)
         stack.enter_context(engine_in(lambda: mode))
         yield
@@ -189,7 +210,9 @@ def engine_in(
 
     The modes in force are not, where `backward` is a call that they see.
     """
-    engine = getattr(torch.autograd, _ENGINE)
+    engine = getattr(torch.autograd, _ENGINE, None)
+    if engine is None:
+        return nullcontext()
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with mode():
@@ -212,9 +235,10 @@ def tag_host(tensor: Tensor, host: Host) -> None:
         PLACED.tag(tensor, host)
 
 
-def _known(tensors: Iterable[Tensor]) -> list[Host]:
+def born_of(tensors: Iterable[Tensor]) -> Host | None:
+    """How the first of them that is known came to stay on the host, and where."""
     found = (PLACED.of(one) for one in tensors if one.is_cpu)
-    return [one for one in found if isinstance(one, Host)]
+    return next((one for one in found if isinstance(one, Host) and one.site), None)
 
 
 def _to(device: str, value: Any) -> Any:

@@ -151,11 +151,12 @@ def defined(made: Any) -> str | None:
 
 def maker_of(loader: Any) -> str | None:
     """Where the user's code returns batches: the collate function, or the data set."""
-    data = type(getattr(loader, "dataset", None))
     collate: Any = getattr(loader, "collate_fn", None)
     while hasattr(collate, "collate_fn"):  # devrun's own, around the user's
         collate = collate.collate_fn
-    makers = (collate, getattr(data, "__getitem__", None))
+    makers = [collate]
+    while (loader := getattr(loader, "dataset", None)) is not None:  # or a Subset
+        makers.append(getattr(type(loader), "__getitem__", None))
     return next(filter(None, map(_returned, makers)), None)
 
 

@@ -75,8 +75,7 @@ class Counting(Hook):
 
     @property
     def findings(self):
-        again = self.counts.compiled_again()
-        found = [*self.counts.findings(), *([again] if again else [])]
+        found = [*self.counts.findings(), *self.counts.compiled_again()]
         return found + (list(self.log.findings()) if MODE["mode"] == "compile" else [])
 
 

@@ -202,7 +202,7 @@ class Recorder(TorchFunctionMode):
                 raise _limits.no_constant(name)
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
-            elif _rules.narrows(name, (args, kwargs), result):
+            elif _rules.is_half(result):
                 given = map(self._captured, leaves)
                 if large := self.detour.overflow(function, given, spec, self.tape):
                     self.detour.note(_rules.beyond(name, large), tape=self.tape)
@@ -320,7 +320,7 @@ class Recorder(TorchFunctionMode):
                 "tensors should be moved explicitly to the IPU, "
                 'via cst.to("ipu"), or be registered as a buffer.'
             )
-            self.detour.refuse(error, name, self.tape)
+            self.detour.refuse(error, name, self.tape, leaf)
         with DisableTorchFunction():
             valueless = isinstance(leaf, private.FakeTensor)  # of another capture
             constant = filled(leaf) if valueless else leaf.detach().clone()

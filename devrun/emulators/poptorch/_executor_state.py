@@ -18,6 +18,7 @@ from poptorch._compile import Executable
 from poptorch._device_optimizer import DeviceOptimizer
 from poptorch._errors import Error
 from poptorch._logging import logger
+from poptorch._refusals import NUMBERS, collecting, refuse
 from poptorch._run import Runner
 from poptorch._weights import DeviceWeights
 
@@ -152,6 +153,17 @@ class ExecutorState:
             self._own_optimizer()
         if self._is_attached:
             self._apply_optimizer()
+
+    def _note_unsent(self) -> None:
+        """Write down, where somebody collects, that the device has other settings."""
+        if collecting() is None or self._optimizer is None:
+            return
+        if attributes.hyperparameters(self._optimizer) != self._sent_values:
+            error = Error(
+                "optimizer: settings were changed, of which no call of setOptimizer() "
+                "told the IPU: it goes on with those that it has"
+            )
+            refuse(error, NUMBERS, True)
 
     def _choose_reduction(self, optimizer: Any) -> None:
         """Half-precision accumulators need a running mean, so as not to overflow."""

@@ -45,13 +45,15 @@ class Refusal:
     """One thing that the device's compiler refuses.
 
     `stack` has the file and line of each call that led to it, the innermost first,
-    without the emulator's own; it is empty where no line is known.
+    without the emulator's own; it is empty where no line is known. `value` is the
+    tensor of the host that was refused, if it is one.
     """
 
     operation: str
     message: str
     training: bool
     stack: Stack = ()
+    value: torch.Tensor | None = None
 
 
 @dataclass
@@ -85,7 +87,11 @@ def collecting() -> Refusals | None:
 
 
 def refuse(
-    error: Error, operation: str, training: bool, stack: Stack | None = None
+    error: Error,
+    operation: str,
+    training: bool,
+    stack: Stack | None = None,
+    value: torch.Tensor | None = None,
 ) -> None:
     """Write `error` down.
 
@@ -103,7 +109,7 @@ def refuse(
             f"{error.message} It was met {_TURNS} times at one line: a loop whose end "
             "depends on values does not end while a graph is compiled."
         )
-    refusals.found.append(Refusal(operation, error.message, training, place))
+    refusals.found.append(Refusal(operation, error.message, training, place, value))
 
 
 def tried(
@@ -156,8 +162,14 @@ class Detour:
         self.places: dict[int, Stack] = {}
         """The calls that led to each loss, while somebody collects."""
 
-    def refuse(self, error: Error, operation: str, tape: Tape) -> None:
-        """Write `error` down, met on `tape`.
+    def refuse(
+        self,
+        error: Error,
+        operation: str,
+        tape: Tape,
+        value: torch.Tensor | None = None,
+    ) -> None:
+        """Write `error` down, met on `tape`, because of the host's `value` if any.
 
         Raises:
             Error: nobody collects, or it is in a body, whose tensors have no values.
@@ -165,7 +177,7 @@ class Detour:
         if tape is not self._tape:
             raise error
         self._count += 1
-        refuse(error, operation, self._training)
+        refuse(error, operation, self._training, value=value)
 
     def note(self, error: Error, tape: Tape) -> None:
         """Write `error` down, which is not refused but computed otherwise."""

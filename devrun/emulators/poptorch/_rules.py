@@ -84,7 +84,6 @@ _SUMS = frozenset(
     | {"clamp_", "clamp_min_"}
 )
 """Functions to which a small number is given so that a result is not 0."""
-_CASTS = frozenset({"to", "half", "type", "type_as"})
 
 FACTS = frozenset(
     {"shape", "dtype", "requires_grad", "is_leaf", "ndim", "grad_fn", "layout"}
@@ -146,21 +145,46 @@ def beyond(
     )
 
 
-def narrows(name: str, args: Any, result: Any) -> bool:
-    """Whether numbers of 32 bits are cast to half precision."""
-    half = _kinds(result) == {torch.float16}
-    return half and name in _CASTS and torch.float32 in _kinds(args)
+def is_half(result: Any) -> bool:
+    """Whether all its tensors have half precision."""
+    return _kinds(result) == {torch.float16}
 
 
 def overflow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-    """Calls such a function: the largest number if any becomes infinite, else 0."""
-    tensors = [v for v in leaves_of((args, kwargs)) if isinstance(v, torch.Tensor)]
-    wide = [v for v in tensors if v.dtype is torch.float32 and v.numel()]
-    found = function(*args, **kwargs)
-    if not torch.isinf(found).any():
+    """Calls such a function: the largest number if any becomes infinite, else 0.
+
+    It is that of the same function of numbers of 32 bits, or of what is cast.
+    """
+    narrow, wide = (_floats((args, kwargs), dtype) for dtype in (None, torch.float32))
+    given = _numbers(wide)
+    found = _numbers(function(*narrow[0], **narrow[1]))
+    if all(map(_is_finite, found)) or not all(map(_is_finite, given)):
         return 0.0
-    largest = max(float(v.abs().max()) for v in wide)
-    return 0.0 if largest == float("inf") else largest
+    made = _numbers(function(*wide[0], **wide[1]))
+    every = given if torch.float16 in _kinds(made) else made
+    largest = max((float(v.abs().max()) for v in every if v.numel()), default=0.0)
+    return largest if largest < float("inf") else 0.0
+
+
+def _floats(values: Any, dtype: torch.dtype | None) -> Any:
+    """Copies of its tensors, where `dtype` is given with halves in that type."""
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        half = dtype is not None and value.dtype is torch.float16
+        return value.clone().to(dtype) if half else value.clone()
+
+    return pytree.tree_map(copied, values)
+
+
+def _numbers(values: Any) -> list[torch.Tensor]:
+    tensors = (v for v in leaves_of(values) if isinstance(v, torch.Tensor))
+    return [v for v in tensors if v.is_floating_point()]
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
 
 
 def _kinds(values: Any) -> set[torch.dtype]:

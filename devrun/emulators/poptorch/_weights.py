@@ -10,6 +10,7 @@ from torch import nn
 
 from poptorch import _machine, _wrapped
 from poptorch._errors import Error
+from poptorch._refusals import NUMBERS, collecting, refuse
 from poptorch._torch_private import DisableTorchFunctionSubclass
 from poptorch.enums import CommGroupType
 
@@ -51,6 +52,15 @@ class Variable:
         """Host to device."""
         for copy, value in zip(self.device, self._values(len(self.device))):
             copy.copy_(value)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the host has others than the device, of which both had the same."""
+        with DisableTorchFunctionSubclass():
+            host, (mine, *more) = self.host.detach(), self.device
+            host = host.to(mine.dtype)
+            same = self.groups or more or ((host == mine) | (host != host)).all()
+            return self.trained and not same
 
     def download(self) -> None:
         """Device to host."""
@@ -123,6 +133,18 @@ class DeviceWeights:
                 variable.download()
         _machine.counts["weights_to_host"] += 1
         self.newer_on_device = False
+
+    def note_lost(self) -> None:
+        """Write down, where somebody collects, what the host changed in vain."""
+        if self.newer_on_device or collecting() is None:
+            return
+        for variable in self.variables:
+            if variable.lost:
+                error = Error(
+                    f"weights: {variable.name} was changed on the host, which no call "
+                    "of copyWeightsToDevice() told the IPU: it goes on with its own"
+                )
+                refuse(error, NUMBERS, True, _wrapped.written_at(variable.host))
 
     def changed(self) -> None:
         """A run on the device made the host's values stale."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +18,15 @@ import torch
 from torch import nn
 
 from poptorch._errors import Error
+from poptorch._refusals import Stack, collecting, stack_here
 from poptorch._torch_private import DisableTorchFunctionSubclass, leaves_of
 from poptorch.enums import CommGroupType
 
 KEY = "_poptorch_executor"
 GROUPING = "_poptorch_replica_grouping"
+_WRITTEN = "_poptorch_written"
+_WRITES = re.compile(r"data\.__[gs]et__|[^_]_$|__(i\w+|setitem)__$")
+"""Of calls that change a parameter, or give somebody else its memory."""
 
 
 def _sync_all(values: Any) -> None:
@@ -40,8 +45,21 @@ def _fetch_and_call(
 ) -> Any:
     """Fetch, then do what torch does."""
     _sync_all((args, kwargs))
+    if args and collecting() is not None and _WRITES.search(_called(func)):
+        args[0].__dict__[_WRITTEN] = stack_here()
     with DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
+
+
+def _called(func: Callable[..., Any]) -> str:
+    """Its name; of an attribute the name of that too."""
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    return f"{attribute}.{getattr(func, '__name__', '')}"
+
+
+def written_at(parameter: torch.Tensor) -> Stack:
+    """The calls that led to what may have changed it last on the host."""
+    return parameter.__dict__.get(_WRITTEN, ())
 
 
 class PoptorchParameter(nn.Parameter):

@@ -172,7 +172,8 @@ class GoesOn:
             raise error
         follows = self._sources.follows(error) or getattr(error, "follows", False)
         # a compiler's tensors do not say of what they come
-        follows |= self._compiles and self._note.left_out and of_shape(error)
+        from_shapes = of_shape(error) or not given  # what a hook reads is left out
+        follows |= self._compiles and self._note.left_out and from_shapes
         left, lines = Left(site), self._mended.lines
         if self._compiles or site in lines or not isinstance(error, REFUSALS):
             left = self._sources.leave_out(error, follows)

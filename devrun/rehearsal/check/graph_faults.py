@@ -172,17 +172,18 @@ class KeptGraphs(Probe):
     priority = Priority.LOWEST
 
     def built(self, training: Training) -> None:
-        self._counts: dict[tuple[type, str], list[int]] = {}
+        self._counts: dict[tuple[int, type, str], list[int]] = {}
         self._whole = training.runner.session.step_module
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
         for owner, name, count in _kept((*self._whole.modules(), *own_parts(runner))):
-            self._counts.setdefault((type(owner), name), []).append(count)
+            key = id(owner), type(owner), name
+            self._counts.setdefault(key, []).append(count)
 
     def after(self, training: Training) -> Iterator[Finding]:
-        for (owner, name), counts in self._counts.items():
+        for (_, owner, name), counts in self._counts.items():
             if len(counts) >= _GROWS and counts == sorted(set(counts)):
                 yield Finding("slow", "kept graph", name, *_GROWN, stored(owner, name))
 

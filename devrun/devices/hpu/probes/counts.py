@@ -75,13 +75,14 @@ class Counts:
         yield
         self._apart += self._all() - before
 
-    def findings(self, *, loop: bool = False) -> Iterator[Finding]:
+    def findings(self, optimizers: int = 0) -> Iterator[Finding]:
         """What was found, the most frequent first.
 
         Args:
-            loop: leave out waits that come once in a while, as at log points.
+            optimizers: leave out waits that come once in a while, as at log points of
+                a loop in which so many take turns.
         """
-        often = max(2, _OFTEN * self.updates) if loop else 0
+        often = max(2, _OFTEN * self.updates / optimizers) if optimizers else 0
         seen = set()
         for key, times in (self._all() - self._first).most_common():
             kind = _KINDS.get(key[0], "")
@@ -127,23 +128,24 @@ class Counts:
         """The line of the config that an operator comes of, by its name."""
         return next((line for part, line in self._lines.items() if part in what), None)
 
-    def compiled_again(self) -> Finding | None:
+    def compiled_again(self) -> Iterator[Finding]:
         """A shape that changes, where every update compiles, by its line if known."""
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
-            return None
+            return
         every = (one for each in self._compiled for one in each)
         causes = [one for one in every if one[0].startswith("shape")]
         for what, place in causes:  # one shape brings about the next
             calls = [(place.file, place.line)] if place.line else []
             for found in found_at(RECOMPILATION, what, calls):
-                return found
+                yield found
+                return
         if not causes or any(key[0] == "dynamic_op" for key in self._often):
-            return None  # of a size that is said elsewhere
+            return  # of a size that is said elsewhere
         (what, _), (why, remedy) = causes[0], COMPILED[RECOMPILATION]
         why = f"somewhere in the update: {why}"
         site = self._lines.get(MODEL)
-        return Finding("slow", RECOMPILATION, what, why, remedy, site)
+        yield Finding("slow", RECOMPILATION, what, why, remedy, site)
 
     @property
     def launches(self) -> int:

@@ -81,8 +81,9 @@ class HPUProbe(Probe):
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
             return placed(hosted("hpu", self.note))
-        step = _or_uncompiled(HPUAdapter.train_step)
-        return placed(patch.object(HPUAdapter, "train_step", step))
+        train = _or_uncompiled(HPUAdapter.train_step)
+        test = _or_uncompiled(HPUAdapter.eval_step)
+        return placed(patch.multiple(HPUAdapter, train_step=train, eval_step=test))
 
     def after(self, training: Training) -> Iterator[Finding]:
         counts, adapter = getattr(self, "_counts", None), training.runner.adapter
@@ -97,9 +98,8 @@ class HPUProbe(Probe):
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
         # BatchShapes looks at what batches of many shapes bring about
-        again = counts.compiled_again() if len(self._shapes) == 1 else None
-        if again is not None and RECOMPILATION not in {one.kind for one in traced}:
-            yield again
+        if len(self._shapes) == 1 and RECOMPILATION not in {one.kind for one in traced}:
+            yield from counts.compiled_again()
         self.note.fact("launches an update", counts.launches)
         peak = adapter.stats().get("peak_mib", 0.0)
         self.note.fact("peak MiB", round(peak, 1))
@@ -122,11 +122,13 @@ class HPUProbe(Probe):
 
 
 def _or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """`step`, or as it is written: the compiler breaks on modes of a rehearsal."""
+    """`step` without modes of a rehearsal, which a compiler would trace; or, where
+    these are needed, as it is written."""
 
     def stepped(*args: Any) -> Any:
         try:
-            return step(*args)
+            with torch._C.DisableTorchFunction():
+                return step(*args)
         except Exception as error:
             if type(error).__module__ == "torch._dynamo.exc":
                 raise  # of what cannot be compiled by anybody

@@ -56,6 +56,7 @@ class HPUProgram(ProgramProbe):
         self._note, self._script, self._memory = note, script, memory
         self._marks = self._unmarked = self._longest = 0
         self._site: str | None = None
+        self._optimizers: set[int] = set()
 
     @contextmanager
     def getting_past(self) -> Iterator[None]:
@@ -95,11 +96,12 @@ class HPUProgram(ProgramProbe):
         self._note.fact("launches an update", self._counts.launches)
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
-        again = self._counts.compiled_again()
-        for one in (*self._counts.findings(loop=True), *([again] if again else ())):
+        found = self._counts.findings(len(self._optimizers))
+        for one in (*found, *self._counts.compiled_again()):
             self._note.found(one)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        self._optimizers.add(id(optimizer))
         self._counts.update()
         totals = self._emulator.report().totals
         marks = sum(totals.get(name, 0) for name in _MARKS)
@@ -109,12 +111,8 @@ class HPUProgram(ProgramProbe):
             self._longest, self._site = self._unmarked, here(2)
 
     def _no_mark(self) -> Finding:
-        return Finding(
-            severity="slow",
-            kind="no step mark",
-            what="mark_step",
-            why=f"nothing but values that are read cuts the lazy graph in "
-            f"{self._longest} updates: until then nothing runs, no memory is freed",
-            remedy=_MARK,
-            site=self._site,
+        why = (
+            f"nothing but values that are read cuts the lazy graph in {self._longest} "
+            "updates: until then nothing runs, no memory is freed"
         )
+        return Finding("slow", "no step mark", "mark_step", why, _MARK, self._site)

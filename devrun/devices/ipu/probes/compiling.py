@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from devrun.devices.ipu.batch import ShapesError
@@ -12,6 +13,7 @@ from devrun.devices.ipu.probes.options import key_of
 from devrun.devices.ipu.probes.refused import KIND, finding_of
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
+from devrun.probes.hosted import known_births
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of, user_line
@@ -28,8 +30,13 @@ class Compiling(Probe):
 
     def before(self, cfg: Any) -> None:
         self._cfg = cfg
-        self._refusals = load(True).emulation.refusals()
+        self._refusals = load(True).emulation.refusals(
+            partial(known_births, "ipu", self.note)
+        )
         self._found = self._refusals.__enter__()
+
+    def built(self, training: Training) -> None:
+        self._data = training.loaders[0]
 
     def follows(self, error: Exception) -> bool:
         """What a graph computes without what was refused is worth nothing."""
@@ -46,13 +53,19 @@ class Compiling(Probe):
                 yield finding_of(one, fix=self._on_the_host())
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        """An evaluation that cannot be compiled is left to the host."""
-        if getattr(error, "key", None) != "evaluate_on":
+        """Batches are made of one shape; what evaluates on an IPU is left to the host
+        where it cannot be compiled."""
+        why = str(getattr(error, "reason", error))
+        if isinstance(error, ShapesError):
+            fix, what = error.fix, ("changing shapes", "a batch")
+            remedy = pasted(fix) if fix else "resize or pad the samples to one size"
+            site = maker_of(self._data) or line_of(cfg, "data.buckets", "data.train")
+        elif getattr(error, "key", None) == "evaluate_on":
+            fix, what = self._on_the_host(), (KIND, "evaluation")
+            remedy, site = "ipu.evaluate_on: host", None
+        else:
             return None
-        why, fix = str(getattr(error, "reason", error)), self._on_the_host()
-        self.note.found(
-            Finding("breaks", KIND, "evaluation", why, "ipu.evaluate_on: host", fix=fix)
-        )
+        self.note.found(Finding("breaks", *what, why, remedy, site, fix=fix))
         return fix
 
     def _section(self) -> str | None:
@@ -62,29 +75,3 @@ class Compiling(Probe):
 
     def _on_the_host(self) -> dict[str, Any]:
         return {key_of(self._cfg, "evaluate_on"): "host"}
-
-
-class Shapes(Probe):
-    """Gets past them by the line of config that makes all of one shape."""
-
-    _data: Any = None
-
-    def built(self, training: Training) -> None:
-        self._data = training.loaders[0]
-
-    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
-        if not isinstance(error, ShapesError):
-            return None
-        fix, reason = error.fix, error.reason
-        self.note.found(
-            Finding(
-                severity="breaks",
-                kind="changing shapes",
-                what="a batch",
-                why=reason,
-                remedy=pasted(fix) if fix else "resize or pad the samples to one size",
-                site=maker_of(self._data) or line_of(cfg, "data.buckets", "data.train"),
-                fix=fix,
-            )
-        )
-        return fix

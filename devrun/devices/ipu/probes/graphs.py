@@ -38,6 +38,8 @@ class Graphs(Probe):
     _trace: Trace | None = None
     _undivided: int | None = None
     """IPUs over which nothing divides the model."""
+    _looked = False
+    """Whether an update of this run was looked at."""
 
     def throughout(self) -> AbstractContextManager[Any]:
         """PopTorch captures what is written, not what torch compiles of it."""

@@ -9,7 +9,9 @@ from typing import Any
 from devrun.devices.capture import Finding as Frozen
 from devrun.devices.ipu.executors import first_sentences
 from devrun.probes.finding import Finding
+from devrun.probes.hosted import born_of, left_behind
 from devrun.probes.keys import pasted
+from devrun.probes.origins import Host
 from devrun.probes.sites import user_line
 
 KIND = "cannot be compiled"
@@ -52,12 +54,11 @@ _NUMBERS = {
         "a number within 65504, such as -1e4, or torch.finfo(x.dtype).min",
     ),
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
+    "copyWeightsToDevice": ("lost write", "sync_to_device(model) of the adapter after"),
+    "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }
 """Words of the message -> kind and remedy."""
-_CONSTANT = (
-    "self.register_buffer(name, tensor) in __init__, or tensor.to(x.device) in forward"
-)
 _SPOKEN = {
     "__bool__": "branch on a value",
     "__getitem__": "boolean index",
@@ -74,21 +75,18 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     Args:
         fix: keys of a config with which it need not be compiled.
     """
-    operation = refusal.operation
+    operation, site = refusal.operation, user_line(refusal.stack)
     if operation == "numbers":
-        return _of_numbers(refusal)
+        return _of_numbers(refusal, site)
+    if refusal.value is not None:
+        born = born_of([refusal.value]) or Host(operation, site)
+        return left_behind(born, site, first_sentences(refusal.message))
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
-    remedy = _remedy(operation, text)
-    return Finding(
-        severity="breaks",
-        kind=KIND,
-        what=_SPOKEN.get(operation, operation.strip("_")),
-        why=f"PopTorch refuses it{where}: {text}",
-        remedy=f"{remedy}; or {pasted(fix)}" if fix else remedy,
-        site=user_line(refusal.stack),
-        fix=fix,
-    )
+    what = _SPOKEN.get(operation, operation.strip("_"))
+    why = f"PopTorch refuses it{where}: {text}"
+    remedy = _remedy(operation, text) + (f"; or {pasted(fix)}" if fix else "")
+    return Finding("breaks", KIND, what, why, remedy, site, fix=fix)
 
 
 def frozen(found: Frozen) -> Finding:
@@ -97,24 +95,17 @@ def frozen(found: Frozen) -> Finding:
     return Finding("differs", "once", found.what, why, found.remedy, found.site)
 
 
-def _of_numbers(refusal: Any) -> Finding:
+def _of_numbers(refusal: Any, site: str | None) -> Finding:
     """A number that its type cannot hold on an IPU."""
     pattern = next(one for one in _NUMBERS if one in refusal.message)
     kind, remedy = _NUMBERS[pattern]
-    return Finding(
-        severity="differs",
-        kind=kind,
-        what=refusal.message.partition(":")[0].strip("_"),
-        why=first_sentences(refusal.message),
-        remedy=remedy,
-        site=user_line(refusal.stack),
-    )
+    what = refusal.message.partition(":")[0].strip("_")
+    why = first_sentences(refusal.message)
+    return Finding("differs", kind, what, why, remedy, site)
 
 
 def _remedy(name: str, message: str) -> str:
     """One line for an operation that was refused with `message`."""
-    if message.startswith("Expected an IPU tensor"):
-        return _CONSTANT
     if found := re.search(r"using (self\.\S+)\.copy_", message):
         return f"{found[1]}.copy_(value), in place"
     if found := re.search(r"(\w+) is added when", message):

@@ -12,6 +12,7 @@ from devrun.devices.ipu.probes.refused import finding_of, frozen
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import Substitutes, telling
+from devrun.probes.hosted import known_births
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe
 from devrun.probes.sites import here
@@ -42,7 +43,7 @@ class IPUProgram(ProgramProbe):
 
     @contextmanager
     def _watched(self, model: Any) -> Iterator[None]:
-        with CaptureWatch(model) as seen:
+        with known_births("ipu", self._note, model), CaptureWatch(model) as seen:
             yield
         for one in seen.findings:
             self._note.found(frozen(one))

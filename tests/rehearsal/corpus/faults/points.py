@@ -26,13 +26,12 @@ class Planted(nn.Module):
     def __init__(self):
         super().__init__()
         self.point, self.turn = nn.Linear(6, 16), nn.Linear(16, 9)
-        self.scale = torch.tensor([1.0, 1.0, 0.5])  # fault[cuda,hpu]: device mismatch
+        self.scale = torch.tensor([1.0, 1.0, 0.5])  # fault[cuda,hpu,ipu]: device mismatch
         # remedy: self.register_buffer("scale", torch.tensor([1.0, 1.0, 0.5]))
 
     def train_step(self, data, optimizer):
         cloud, goal = data
-        cloud = cloud * self.scale  # fault[ipu]: cannot be compiled
-        # remedy[ipu]: cloud = cloud * 0.8
+        cloud = cloud * self.scale
         apart = (cloud[:, :, None] - cloud[:, None]).square().sum(3)
         near = apart.topk(3, largest=False).indices
         near = torch.gather(cloud, 1, near[:, :, :1].expand(-1, -1, 3))

@@ -13,7 +13,8 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
         self.head = nn.Linear(8, 4)
-        self.noise = torch.zeros(8)
+        self.noise = torch.zeros(8)  # fault[ipu]: device mismatch
+        # remedy: self.register_buffer("noise", torch.zeros(8))
         self.calls = 0
 
     def forward(self, x, y=None):
@@ -22,8 +23,7 @@ class Net(nn.Module):
         h = F.relu(self.norm(self.conv(x)))
         h = F.adaptive_max_pool2d(h, 1).flatten(1)  # fault[ipu]: cannot be compiled
         # remedy: h = h.amax((2, 3))
-        h = h + self.noise.to(h.dtype)  # fault[ipu]: cannot be compiled
-        # remedy: -
+        h = h + self.noise.to(h.dtype)
         if torch.isnan(h).any():  # fault[ipu]: cannot be compiled
             # remedy: if False:
             h = torch.nan_to_num(h)

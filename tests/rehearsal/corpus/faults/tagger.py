@@ -40,7 +40,7 @@ class KTagger(nn.Module):
         self.rnn = nn.GRU(12, 12, batch_first=True, num_layers=2, dropout=0.1)
         self.out = nn.Linear(12, tags)
         self.moves = nn.Parameter(torch.zeros(tags, tags))
-        self.start = torch.full((tags,), -1e4)  # fault[hpu]: device mismatch
+        self.start = torch.full((tags,), -1e4)  # fault[hpu,ipu]: device mismatch
         # remedy: self.register_buffer("start", torch.full((tags,), -1e4))
 
     def decode(self, scores):
@@ -61,8 +61,7 @@ class KTagger(nn.Module):
         h, _ = self.rnn(self.words(words))  # fault[ipu]: cannot be compiled
         # remedy[ipu]: h = self.words(words)
         scores = self.out(h)
-        alpha = scores[:, 0] + self.start * 0  # fault[ipu]: cannot be compiled
-        # remedy: alpha = scores[:, 0]
+        alpha = scores[:, 0] + self.start * 0
         for step in range(1, words.shape[1]):
             new = torch.logsumexp(alpha[:, :, None] + self.moves, 1) + scores[:, step]
             alpha = torch.where(mask[:, step, None], new, alpha)

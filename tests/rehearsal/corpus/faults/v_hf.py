@@ -55,7 +55,7 @@ class VBert(nn.Module):
         super().__init__()
         self.config = Config()
         self.embed = nn.Embedding(60, 16)
-        self.places = torch.arange(10)  # fault[hpu]: device mismatch
+        self.places = torch.arange(10)  # fault[hpu,ipu]: device mismatch
         # remedy: self.register_buffer("places", torch.arange(10), persistent=False)
         self.position = nn.Embedding(10, 16)
         self.layers = nn.ModuleList(Attention(self.config) for _ in range(2))
@@ -64,8 +64,7 @@ class VBert(nn.Module):
 
     def forward(self, input_ids, attention_mask=None, labels=None):
         h = self.embed(input_ids)
-        h = h + self.position(self.places)  # fault[ipu]: cannot be compiled
-        # remedy: h = h + self.position(torch.arange(10, device=h.device))
+        h = h + self.position(self.places)
         if attention_mask.all():  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
             # remedy: if attention_mask is None:
             attention_mask = torch.ones_like(attention_mask)

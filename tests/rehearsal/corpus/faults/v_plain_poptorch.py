@@ -12,12 +12,12 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Linear(16, 16)
         self.head = nn.Linear(16, 4)
-        self.mean = torch.full((16,), 0.5)
+        self.mean = torch.full((16,), 0.5)  # fault[ipu]: device mismatch
+        # remedy: self.register_buffer("mean", torch.full((16,), 0.5))
         self.seen = 0
 
     def forward(self, x, y=None):
-        x = x - self.mean  # fault[ipu]: cannot be compiled
-        # remedy: x = x - 0.5
+        x = x - self.mean
         h = torch.relu(self.body(x))
         if h.sum() > 1e6:  # fault[ipu]: cannot be compiled
             # remedy: if False:

@@ -11,9 +11,9 @@ from devrun import MODELS
 class VVision(nn.Module):
     def __init__(self):
         super().__init__()
-        self.mean = torch.full((3, 1, 1), 0.5)  # fault[hpu]: device mismatch
+        self.mean = torch.full((3, 1, 1), 0.5)  # fault[hpu,ipu]: device mismatch
         # remedy: self.register_buffer("mean", torch.full((3, 1, 1), 0.5))
-        self.std = torch.tensor([0.2]).view(1, 1)  # fault[hpu]: device mismatch
+        self.std = torch.tensor([0.2]).view(1, 1)  # fault[hpu,ipu]: device mismatch
         # remedy: self.register_buffer("std", torch.tensor([0.2]).view(1, 1))
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
@@ -21,10 +21,8 @@ class VVision(nn.Module):
         self.calls = 0
 
     def forward(self, x):
-        x = x - self.mean  # fault[ipu]: cannot be compiled
-        # remedy: x = x - 0.5
-        x = x / self.std  # fault[ipu]: cannot be compiled
-        # remedy: x = x / 0.2
+        x = x - self.mean
+        x = x / self.std
         self.calls += 1  # fault[ipu]: once
         # remedy: pass
         h = torch.relu(self.norm(self.conv(x)))
