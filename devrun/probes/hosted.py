@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -186,8 +186,7 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             tag_attributes(module.modules(), tag_host)
 
     def registered(_: nn.Module, __: str, tensor: Tensor | None) -> None:
-        born = None if tensor is None else built_at(device)
-        if tensor is not None and born is not None:
+        if tensor is not None and (born := built_at(device)) is not None:
             tag_host(tensor, born)
 
     with ExitStack() as stack:
@@ -210,9 +209,7 @@ def engine_in(
 
     The modes in force are not, where `backward` is a call that they see.
     """
-    engine = getattr(torch.autograd, _ENGINE, None)
-    if engine is None:
-        return nullcontext()
+    engine = getattr(torch.autograd, _ENGINE)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with mode():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from devrun.models import steps
 from devrun.probes import sites
@@ -154,8 +155,10 @@ class GradientsProbe(Probe):
         self._added.pop(parameter, None)
         grad = parameter.grad
         if grad is not None and getattr(grad, _USED, None) == grad._version:
-            setattr(grad, _USED, grad._version + 1)
-            self._added[parameter] = sites.here(2)
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                if grad.norm():  # else it was set to zero by its `data`
+                    setattr(grad, _USED, grad._version + 1)
+                    self._added[parameter] = sites.here(2)
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         every = (one for group in optimizer.param_groups for one in group["params"])
