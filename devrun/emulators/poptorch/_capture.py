@@ -18,7 +18,7 @@ from poptorch import _limits, _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
 from poptorch._operators import Operators, check_operators
-from poptorch._refusals import Detour, filled
+from poptorch._refusals import Detour, collecting, filled, stack_here
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape, ancestors
 from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
@@ -234,6 +234,7 @@ class Recorder(TorchFunctionMode):
             ipu=ipu,
             bytes=sum(v.numel() * v.element_size() for _, v in produced),
             bodies=bodies,
+            stack=() if collecting() is None else stack_here(),
         )
         self.tape.nodes.append(node)
         if name in _rules.LOSSES and produced:
