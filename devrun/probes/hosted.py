@@ -29,7 +29,6 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by; not every version has it."""
 _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -76,14 +76,35 @@ class _Ends(TorchFunctionMode):
         return self._sites.get(id(tensor), (None, None))[1]
 
 
+class _NotFinite(_Ends):
+    """Notes the line at which numbers become infinite, or none."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(out):
+            if not tensor.isfinite().all():
+                known = filter(None, map(self.site_of, tensors_in((args, kwargs))))
+                self._sites[id(tensor)] = tensor, next(known, None) or sites.here(2)
+        return out
+
+
+def diverges_at(training: Any, batch: Any) -> str | None:
+    """The line that makes the loss infinite, or no number."""
+    return _site_of(_NotFinite(), training, batch)
+
+
+def _site_of(ends: _Ends, training: Any, batch: Any) -> str | None:
+    with suppress(Exception):  # of the user's model, called once more
+        return ends.site_of(run_again(training, batch, ends))
+    return None
+
+
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
-    ends = _Ends()
-    remedy = _TRAINED
-    try:
-        site = ends.site_of(run_again(training, batch, ends))
-    except Exception:  # noqa: BLE001 - of the user's model, called once more
-        site = None
+    ends, remedy = _Ends(), _TRAINED
+    site = _site_of(ends, training, batch)
     why = "no weight takes part in it, so that an update changes none"
     if site:
         remedy = "take out the detach(), item(), argmax or no_grad() there"

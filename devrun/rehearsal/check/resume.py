@@ -163,11 +163,9 @@ class Updates(Watching):
     def _save(self, runner: Run) -> None:
         held = _attributes(self.training)
         now, before = _plain(held), self._first or {}
-        sources = [key for key, value in now.items() if value is None]
-        known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
-        new = [key for key in now if key not in before]
+        changed = [k for k, v in now.items() if v is None or before.get(k) != v]
         parameters = self._parameters()
-        for key in (*sources, *known, *new):
+        for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
             self.changed[key] = _copy(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
 
