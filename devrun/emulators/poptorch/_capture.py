@@ -18,7 +18,7 @@ from poptorch import _limits, _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
 from poptorch._operators import Operators, check_operators
-from poptorch._refusals import Detour, filled
+from poptorch._refusals import Detour, collecting, filled, stack_here
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape, ancestors
 from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
@@ -153,7 +153,8 @@ class Recorder(TorchFunctionMode):
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._host_bounds(args[1]), *args[2:])
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        known = [self._is_known(leaf) for leaf in leaves]
+        # a stand-in of another capture is on the device too
+        known = [self._is_known(x) or isinstance(x, private.FakeTensor) for x in leaves]
         moved = any(_is_ipu(leaf) for leaf in leaves)
         leaves = [_without_ipu(leaf) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -234,6 +235,7 @@ class Recorder(TorchFunctionMode):
             ipu=ipu,
             bytes=sum(v.numel() * v.element_size() for _, v in produced),
             bodies=bodies,
+            stack=() if collecting() is None else stack_here(),
         )
         self.tape.nodes.append(node)
         if name in _rules.LOSSES and produced:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, List
 
@@ -35,6 +36,8 @@ class Node:
     ipu: int = 0
     bytes: int = 0
     bodies: tuple[Tape, ...] = ()
+    stack: tuple[tuple[str, int], ...] = ()
+    """The calls that led to it, the innermost first, while somebody collects."""
     reads: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,11 +51,13 @@ class Node:
         args, kwargs = pytree.tree_unflatten(filled, self.spec)
         if self.bodies:
             args = (env, train, self.bodies, *args)
-        if train and not self.grad:
-            with torch.no_grad():
+        try:
+            with nullcontext() if self.grad or not train else torch.no_grad():
                 result = self.function(*args, **kwargs)
-        else:
-            result = self.function(*args, **kwargs)
+        except IndexError as error:
+            calls = [f'\n  File "{file}", line {line}' for file, line in self.stack]
+            error.args = ("".join((str(error), *reversed(calls))),)
+            raise
         if self.writes:
             values = leaves_of(result)
             for position, slot in self.writes:

@@ -246,7 +246,7 @@ def _resume(
         if LATE not in {key[1] for key in note.seen}:  # it follows from those
             note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    other = {"once", "frozen"} & {key[1] for key in note.seen}
+    other = {"once", "frozen", "lost write"} & {key[1] for key in note.seen}
     for finding in differences(first, second, resumed, going.seconds):
         if finding.what == "data" or not other:
             note.found(finding)

@@ -96,7 +96,7 @@ class HPUProgram(ProgramProbe):
         self._note.fact("launches an update", self._counts.launches)
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
-        found = self._counts.findings(len(self._optimizers))
+        found = self._counts.findings(max(len(self._optimizers), 1))
         for one in (*found, *self._counts.compiled_again()):
             self._note.found(one)
 
