@@ -153,8 +153,7 @@ class Recorder(TorchFunctionMode):
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._host_bounds(args[1]), *args[2:])
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        # a stand-in of another capture is on the device too
-        known = [self._is_known(x) or isinstance(x, private.FakeTensor) for x in leaves]
+        known = [self._is_known(leaf) or self._is_of_another(leaf) for leaf in leaves]
         moved = any(_is_ipu(leaf) for leaf in leaves)
         leaves = [_without_ipu(leaf) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -308,6 +307,11 @@ class Recorder(TorchFunctionMode):
     def _is_known(self, leaf: Any) -> bool:
         return isinstance(leaf, torch.Tensor) and self.slot_of(leaf) is not None
 
+    def _is_of_another(self, leaf: Any) -> bool:
+        """Whether it stands for a tensor of another capture, which has no value."""
+        stands_in = isinstance(leaf, private.FakeTensor)
+        return stands_in and leaf.fake_mode is not self.fake_mode
+
     def _enter_graph(self, leaf: Any, name: str, moved: bool) -> Any:
         """The stand-in of a leaf; a host scalar, or what is moved, is a constant."""
         if not isinstance(leaf, torch.Tensor):
@@ -324,7 +328,7 @@ class Recorder(TorchFunctionMode):
             )
             self.detour.refuse(error, name, self.tape, leaf)
         with DisableTorchFunction():
-            valueless = isinstance(leaf, private.FakeTensor)  # of another capture
+            valueless = isinstance(leaf, private.FakeTensor)
             constant = filled(leaf) if valueless else leaf.detach().clone()
             stand_in = self.fake_mode.from_tensor(constant, static_shapes=True)
         slot = self._slot(stand_in)
