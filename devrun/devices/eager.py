@@ -225,6 +225,7 @@ class EagerAdapter(DeviceAdapter):
         try:
             if self._undecided:
                 model = self._watched(model, batch, optimizer)
+                self._undecided = False
             return self.update.step(model, batch, optimizer, on_grads)
         except STEP_FAILURES as error:
             raise_explained(error, batch, model, self)
@@ -370,7 +371,7 @@ class EagerAdapter(DeviceAdapter):
         itself calls backward. Where the owner is known with DDP, that is there from
         the first update on, so that a resumed run has the bits of an unbroken one.
         """
-        self._undecided, inner = False, step_module_of(model)
+        inner = step_module_of(model)
         known = (self._policy.owner, self._earlier.state.get("owner"))
         if isinstance(model, DistributedDataParallel) and "adapter" in known:
             return model

@@ -66,10 +66,18 @@ def explain(
             f"index{place} is out of range for an embedding of the model{known}"
         )
     known_line = next((told for said, told in _KNOWN.items() if said in text), None)
-    return None if known_line is None else ConfigError(known_line.format(device=device))
+    if known_line is None:
+        return None
+    key = "optimizer" if _SPARSE in text else None
+    return ConfigError(known_line.format(device=device), key=key)
 
 
+_SPARSE = "does not support sparse gradients"
 _KNOWN = {
+    _SPARSE: (
+        "the optimizer takes no sparse gradients, as an embedding with sparse=True "
+        "gives: take SGD or SparseAdam, or sparse=False"
+    ),
     "more than 1 value per channel when training": (
         "a norm layer of the model has no statistics for a batch of one sample, "
         "mostly the last batch of an epoch: set drop_last: true in "

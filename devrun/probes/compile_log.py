@@ -34,6 +34,7 @@ _ARTEFACT = re.compile(
     r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe"
 )
 """In the reason of a break that the emulation brings about, or torch at all times."""
+_BREAKS, _AGAIN = "graph_break_reasons", "guard_failures"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -41,17 +42,17 @@ class CompileLog:
     """Reads torch's own records, from where they are when it is made."""
 
     def __init__(self) -> None:
-        self._breaks = len(_reasons())
-        self._failures = {code: len(said) for code, said in _failures().items()}
+        self._breaks = len(_kept(_BREAKS))
+        self._failures = {code: len(said) for code, said in _kept(_AGAIN).items()}
 
     def findings(self) -> Iterator[Finding]:
         """Each place at which a graph ends, and each function with many graphs."""
-        for reason in _reasons()[self._breaks :]:
+        for reason in list(_kept(_BREAKS))[self._breaks :]:
             if not _ARTEFACT.search(reason.reason):
                 what, remedy = _words(reason.reason)
                 stack = [(f.filename, f.lineno or 0) for f in reason.user_stack or ()]
                 yield from found_at(GRAPH_BREAK, what, stack, remedy)
-        for code, said in _failures().items():
+        for code, said in list(_kept(_AGAIN).items()):
             said = said[self._failures.get(code, 0) :]
             said = [str(line) for line in said if _EVALUATION not in str(line)]
             if len({line.partition(":")[0] for line in said}) > USUAL:
@@ -89,11 +90,6 @@ def _words(reason: str) -> tuple[str, str]:
     return what, hints[0] if hints else ""
 
 
-def _reasons() -> list[Any]:
-    utils = sys.modules.get("torch._dynamo.utils")  # nothing compiled without it
-    return list(getattr(utils, "graph_break_reasons", ()))
-
-
-def _failures() -> dict[Any, list[Any]]:
-    utils = sys.modules.get("torch._dynamo.utils")
-    return dict(getattr(utils, "guard_failures", {}))
+def _kept(name: str) -> Any:
+    """What torch's compiler keeps as `name`; nothing where nothing was compiled."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), name, {})

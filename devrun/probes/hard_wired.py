@@ -177,8 +177,9 @@ class Substitutes(TorchFunctionMode):
         replace(distributed, "init_process_group", begin)
         replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
         if self._available:
-            replace(torch.cuda, "is_available", self._asked(True))
-            replace(torch.cuda, "device_count", self._asked(1))
+            for name, value in (("is_available", True), ("device_count", 1)):
+                asked = self._silent("torch.cuda.is_available()", value, "device")
+                replace(torch.cuda, name, asked)
         autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
         for kind_, name in ((autocast, "autocast"), (scaler, "GradScaler")):
             replace(kind_, "__init__", self._begun(kind_.__init__, name))
@@ -257,24 +258,14 @@ class Substitutes(TorchFunctionMode):
             value.before = before
         self._stack.enter_context(patch.object(owner, name, value))
 
-    def _silent(self, name: str, value: Any) -> Callable[..., Any]:
+    def _silent(self, what: str, value: Any, name: str = "module") -> Any:
         """Does nothing for the user's code; what torch asks itself, it is told."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before: Any = getattr(call, "before", None)
             if before is not None and not _of_the_user(sys._getframe(1)):
                 return before(*args, **kwargs)
-            self._tell(name, "module")
-            return value
-
-        return call
-
-    def _asked(self, value: Any) -> Callable[..., Any]:
-        def call() -> Any:
-            before: Any = call.before  # type: ignore[attr-defined]
-            if not _of_the_user(sys._getframe(1)):
-                return before()
-            self._tell("torch.cuda.is_available()", "device")
+            self._tell(what, name)
             return value
 
         return call

@@ -29,7 +29,6 @@ from devrun.text import joined
 
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
-"""What torch runs a backward pass by; not every version has it."""
 _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
@@ -179,13 +178,6 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             mode.found("refused", given, error)
         return given(tensor, force=True)
 
-    def again(engine: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with mode:
-                return engine(*args, **kwargs)
-
-        return run
-
     seen: WeakSet[nn.Module] = WeakSet()
 
     def called(module: nn.Module, _: Any) -> None:
@@ -207,21 +199,26 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         stack.enter_context(_making("load", f'torch.load(..., "{device}")'))
         stack.enter_context(_making("from_numpy", _AS_TENSOR))
         stack.enter_context(mode)
-        stack.enter_context(engine_in(again))
+        stack.enter_context(engine_in(lambda: mode))
         yield
 
 
 def engine_in(
-    around: Callable[[Callable[..., Any]], Callable[..., Any]],
+    mode: Callable[[], AbstractContextManager[Any]],
 ) -> AbstractContextManager[Any]:
-    """Within, a backward pass is run by what `around` makes of torch's engine.
+    """Within, a backward pass is run in `mode()`.
 
     The modes in force are not, where `backward` is a call that they see.
     """
     engine = getattr(torch.autograd, _ENGINE, None)
     if engine is None:
         return nullcontext()
-    return patch.object(torch.autograd, _ENGINE, around(engine))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return engine(*args, **kwargs)
+
+    return patch.object(torch.autograd, _ENGINE, run)
 
 
 @contextmanager

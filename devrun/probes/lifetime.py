@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 _SAFE = "PYTHONSAFEPATH"
 _HERE = "devrun check"
@@ -52,3 +54,32 @@ def _wait(folder: Path | None) -> None:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
+
+
+class NeverEnds(BaseException):
+    """Raised where the user's code is when its time is over; it catches `Exception`."""
+
+
+@contextmanager
+def timed(seconds: float, start: Callable[..., Any] | None = None) -> Iterator[None]:
+    """Within, `NeverEnds` is raised after `seconds`, from what `start` hooks on."""
+    if signal.getitimer(signal.ITIMER_REAL)[0]:  # it is inside another
+        yield
+        return
+
+    def over(*_: Any) -> None:
+        raise NeverEnds
+
+    def begin(*_: Any) -> None:
+        if not signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    before = signal.signal(signal.SIGALRM, over)
+    try:
+        if start is None:
+            begin()
+        with start(begin) if start else nullcontext():
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -7,7 +7,7 @@ they are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -74,11 +74,7 @@ class Numbers(TorchDispatchMode):
     """Gives some where one is read (`loss.item()`); sizes seldom depend on it."""
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             if isinstance(args[0], FakeTensor):

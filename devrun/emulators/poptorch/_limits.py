@@ -24,7 +24,8 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             f"Unsupported ops found in compiled model: [{name}]. Gradients are made by "
             "the compiler: forward must not ask for them."
         )
-    if name == "cpu":
+    # torch (_tensor_str.py) moves what it prints
+    if name in ("cpu", "__repr__", "__format__"):
         raise Error(
             'Illegal move to CPU (via `.to("cpu")`) when using the dispatcher. '
             "Instead, return this output as an IPU tensor."

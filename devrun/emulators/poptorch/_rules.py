@@ -95,7 +95,7 @@ FACTS = frozenset(
 )
 """Attributes of a tensor that the shape of the graph decides: read, not recorded."""
 SETTINGS = frozenset({"set_grad_enabled", "__hash__"} | private.SETTINGS)
-UNRECORDED = frozenset({"requires_grad_", "__repr__", "__format__", "__len__"})
+UNRECORDED = frozenset({"requires_grad_", "__len__"})
 
 COMPARISONS = frozenset(
     {"lt", "le", "gt", "ge", "__lt__", "__le__", "__gt__", "__ge__"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from unittest.mock import patch
 from devrun.data.seeded import SeededCollate
 from devrun.errors import DataError, DevrunError, NoGradientError, is_out_of_memory
 from devrun.probes.finding import Finding
+from devrun.probes.lifetime import NeverEnds, timed
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import own_hooks
 from devrun.probes.sites import defined, maker_of, of_error
@@ -32,10 +32,6 @@ _PARTS = 8
 _ENDLESS = "end the loop after a number of turns; --timeout gives it more seconds"
 _OTHERS = 16
 """Samples that are tried where the first one cannot be read."""
-
-
-class _NeverEnds(BaseException):
-    """Raised where the user's code is when its time is over; it catches `Exception`."""
 
 
 class _StoppedError(Exception):
@@ -113,9 +109,9 @@ class GoesOn:
         def kept(*args: Any) -> Any:
             while True:
                 try:
-                    with self._timed(), past():
+                    with timed(self.seconds), past():
                         return call(*args)
-                except _NeverEnds as error:
+                except NeverEnds as error:
                     again = self._ended(error, training)
                 except _StoppedError:
                     again = False
@@ -128,7 +124,7 @@ class GoesOn:
         kept.past = past  # type: ignore[attr-defined]
         return kept
 
-    def _ended(self, error: _NeverEnds, training: Training) -> bool:
+    def _ended(self, error: NeverEnds, training: Training) -> bool:
         """Whether what never ended can be done again, without a loop of it."""
         loop = self._sources.leave_out(error, kinds=LOOPS).gone
         site = loop or of_error(error)
@@ -203,18 +199,16 @@ class GoesOn:
     def _read(self, kind: type) -> Callable[[Any, Any], Any]:
         """`__getitem__` of a data set: a sample that can be read."""
         given: Any = vars(kind)["__getitem__"]
-        last: list[Any] = []
 
         @wraps(given)  # whose lines are the user's
         def read(dataset: Any, index: Any) -> Any:
             try:
-                last[:] = [given(dataset, index)]
+                return given(dataset, index)
             except Exception as error:
                 if isinstance(error, IndexError) and index >= len(dataset):
                     raise
-                last[:] = last or [_another(given, dataset, error)]
                 self._note.found(refusal(error))
-            return last[0]
+                return _another(given, dataset, error)  # as a run that resumes does
 
         return read
 
@@ -239,23 +233,6 @@ class GoesOn:
                     return given(collate, samples)
 
         return batched
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        if signal.getitimer(signal.ITIMER_REAL)[0]:  # it is inside another
-            yield
-            return
-
-        def over(*_: Any) -> None:
-            raise _NeverEnds
-
-        before = signal.signal(signal.SIGALRM, over)
-        signal.setitimer(signal.ITIMER_REAL, self.seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
     def _stop(self, training: Training) -> None:
         """Nobody calls the model again, here or in a forked process."""

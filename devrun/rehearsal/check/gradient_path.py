@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from devrun.models import steps
@@ -20,7 +21,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sources import assigned, made_at
 from devrun.step import Capability, MicroBatches
-from devrun.tensors import tensors_in
+from devrun.tensors import held, tensors_in
 
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
@@ -34,10 +35,16 @@ _BACKWARD = (
     "who goes backward in train_step also calls step() of the optimizer: nobody does",
     "leave backward() out, which every update does; or call optimizer.step() after it",
 )
+_USED = "_was_used"
+"""Attribute of a gradient that a step took: its version then."""
+_ADDED = (
+    "they are added to those that an update took, which nobody set to zero",
+    "zero_grad() of the optimizer before backward()",
+)
 _UNREGISTERED = (
     "the model does not know of these weights, as of what is in a list or dict: they "
     "get gradients, and are neither trained nor saved",
-    "put them in an nn.ModuleList, nn.ModuleDict or nn.ParameterList",
+    "an nn.Parameter, or an nn.ModuleList, nn.ModuleDict or nn.ParameterList of them",
 )
 
 
@@ -69,14 +76,35 @@ class _Ends(TorchFunctionMode):
         return self._sites.get(id(tensor), (None, None))[1]
 
 
+class _NotFinite(_Ends):
+    """Notes the line at which numbers become infinite, or none."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(out):
+            if not tensor.isfinite().all():
+                known = filter(None, map(self.site_of, tensors_in((args, kwargs))))
+                self._sites[id(tensor)] = tensor, next(known, None) or sites.here(2)
+        return out
+
+
+def diverges_at(training: Any, batch: Any) -> str | None:
+    """The line that makes the loss infinite, or no number."""
+    return _site_of(_NotFinite(), training, batch)
+
+
+def _site_of(ends: _Ends, training: Any, batch: Any) -> str | None:
+    with suppress(Exception):  # of the user's model, called once more
+        return ends.site_of(run_again(training, batch, ends))
+    return None
+
+
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
-    ends = _Ends()
-    remedy = _TRAINED
-    try:
-        site = ends.site_of(run_again(training, batch, ends))
-    except Exception:  # noqa: BLE001 - of the user's model, called once more
-        site = None
+    ends, remedy = _Ends(), _TRAINED
+    site = _site_of(ends, training, batch)
     why = "no weight takes part in it, so that an update changes none"
     if site:
         remedy = "take out the detach(), item(), argmax or no_grad() there"
@@ -104,21 +132,43 @@ def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:
 
 
 class GradientsProbe(Probe):
-    """Finds parameters that are to be trained and never get a gradient."""
+    """Finds parameters that never get a gradient, or one of an update before it."""
 
     def built(self, training: Training) -> None:
+        self._hidden = list(_unregistered(training.runner.model))
         self._seen: set[str] = set()
+        self._added: dict[Tensor, str | None] = {}
+        """Parameter -> where a gradient was added to one that a step took."""
         self._named = {name for name, _ in training.runner.model.named_parameters()}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             for name, parameter in training.runner.model.named_parameters():
                 if parameter.requires_grad:
-                    parameter.register_hook(partial(self._saw, name))
+                    parameter.register_hook(partial(self._saw, name, parameter))
 
-    def _saw(self, name: str, _: Tensor) -> None:
+    def watching(self) -> Any:
+        """Around the run, to see each step of any optimizer."""
+        return register_optimizer_step_post_hook(self._stepped)
+
+    def _saw(self, name: str, parameter: Tensor, _: Tensor) -> None:
         self._seen.add(name)
+        self._added.pop(parameter, None)
+        grad = parameter.grad
+        if grad is not None and getattr(grad, _USED, None) == grad._version:
+            setattr(grad, _USED, grad._version + 1)
+            self._added[parameter] = sites.here(2)
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        every = (one for group in optimizer.param_groups for one in group["params"])
+        for one in (one for one in every if one.grad is not None):
+            if site := self._added.get(one):
+                row = ("gradients", "added up", *_ADDED, site)
+                self.note.found(Finding("differs", *row))
+            setattr(one.grad, _USED, one.grad._version)
 
     def after(self, training: Training) -> Iterator[Finding]:
-        yield from _unregistered(training.runner.model)
+        for finding, weights in self._hidden:
+            if any(one.grad is not None for one in weights):
+                yield finding
         every = dict(training.runner.model.named_parameters())
         unseen = self._named - self._seen
         idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
@@ -142,13 +192,14 @@ def _whole(name: str, every: Iterable[str], idle: Collection[str]) -> str:
     return name
 
 
-def _unregistered(model: nn.Module) -> Iterator[Finding]:
-    """Weights that a backward pass came to, in plain lists and dicts of the modules."""
+def _unregistered(model: nn.Module) -> Iterator[tuple[Finding, list[Tensor]]]:
+    """Weights that the modules hold and do not know of, and what is to be said."""
     known = {id(parameter) for parameter in model.parameters()}
     for owner in keepers(model.modules()):
         for name, value in vars(owner).items():
-            weights = [one for one in hidden(value) if one.grad is not None]
-            if not known.issuperset(map(id, weights)):
-                what = f"{type(owner).__name__}.{name}"
+            own = (one for one in (*held(value), *hidden(value)) if one.is_leaf)
+            weights = [w for w in own if w.requires_grad and id(w) not in known]
+            if weights:
+                row = (f"{type(owner).__name__}.{name}", *_UNREGISTERED)
                 site = assigned(type(owner), name)[0]
-                yield Finding("breaks", "not registered", what, *_UNREGISTERED, site)
+                yield Finding("breaks", "not registered", *row, site), weights

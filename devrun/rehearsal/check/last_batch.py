@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -13,7 +14,6 @@ from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import BatchSize
 from devrun.probes.probe import Probe, Training
-from devrun.probes.sites import of_error
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
@@ -51,9 +51,9 @@ class LastBatch(Probe):
             return
         yield from _unread(dataset)
         whole, left = batch_size_of(self._batch), len(dataset) % self._size.samples
-        if self._drops or not 0 < left < whole:
+        if self._drops or Capability.DYNAMIC_SHAPES not in adapter.capabilities:
             return
-        if Capability.DYNAMIC_SHAPES not in adapter.capabilities:
+        if not 0 < left < whole or adapter.update.owner is None:  # it is closed
             return
         try:
             batch = loader.collate_fn([dataset[index] for index in range(left)])
@@ -66,14 +66,12 @@ class LastBatch(Probe):
             with adapter.train_step.past():
                 step(adapter, session.wrapped, batch, session.optimizer)
         except Exception as error:  # noqa: BLE001 - the user's own: a finding
-            site, seen = of_error(error), self.note.seen.values()
-            if site in {one.site for one in seen if one.kind == "raises"}:
+            one, seen = refusal(error), self.note.seen.values()
+            if one.site in {each.site for each in seen if each.kind == "raises"}:
                 return
-            first = str(error).strip().partition("\n")[0]
-            size, fix = self._size.samples, {_DROP: True}
-            why = f"the last batch of an epoch has {left} of {size} samples: {first}"
-            row = ("last batch", type(error).__name__, why, f"{_DROP}: true", site)
-            yield Finding("breaks", *row, fix=fix)
+            size, fix, remedy = self._size.samples, {_DROP: True}, f"{_DROP}: true"
+            why = f"the last batch of an epoch has {left} of {size} samples: {one.why}"
+            yield replace(one, kind="last batch", why=why, remedy=remedy, fix=fix)
 
 
 def _unread(dataset: Any) -> Iterator[Finding]:

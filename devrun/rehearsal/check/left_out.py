@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import gc
 import re
-import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from devrun.probes.lifetime import NeverEnds, timed
 from devrun.probes.sites import is_library, user_line
 from devrun.python38 import unparsed
 from devrun.tensors import held
@@ -36,10 +36,6 @@ _NONE = "NoneType"
 _SHAPES = re.compile(
     r"shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|\dD|single"
 )
-
-
-class _LongError(BaseException):
-    """Raised where a program has trained for long; it may catch `Exception`."""
 
 
 class Left(NamedTuple):
@@ -213,10 +209,10 @@ def run_script(
             part = ast.Module([*future, statement], [])
             ast.fix_missing_locations(part)
             try:
-                with _training_for(seconds):
+                with timed(seconds, register_optimizer_step_post_hook):
                     exec(compile(part, script, "exec", dont_inherit=True), names)  # noqa: S102
                 break
-            except _LongError as error:
+            except NeverEnds as error:
                 ended(left := sources.end_loop(error))
                 if left is None:
                     break
@@ -225,26 +221,6 @@ def run_script(
                     broke(error)
                 if not sources.leave_out(error, follows).gone:
                     break
-
-
-@contextmanager
-def _training_for(seconds: float) -> Iterator[None]:
-    """Within, `_LongError` is raised `seconds` after an optimizer's first step."""
-
-    def over(*_: Any) -> None:
-        raise _LongError
-
-    def stepped(*_: Any) -> None:
-        if not signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    before = signal.signal(signal.SIGALRM, over)
-    try:
-        with register_optimizer_step_post_hook(stepped):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:

@@ -25,7 +25,7 @@ from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.gradient_path import GradientsProbe, untrained
+from devrun.rehearsal.check.gradient_path import GradientsProbe, diverges_at, untrained
 from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
@@ -169,6 +169,9 @@ def _trained(
             if training is not None:
                 for probe in probing:
                     safely(note, probe.finish, training)
+            if isinstance(error, DivergedError) and not note.left_out:
+                site = diverges_at(training, updates.batch)
+                note.found(replace(refusal(error), site=site))
             changes = _whole(error, note, going) or _around(error, cfg, note, probing)
             if changes is None:
                 return None
@@ -188,9 +191,8 @@ def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
 def _around(
     error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
 ) -> dict[str, Any] | None:
-    told = note.left_out or "half" in {key[1] for key in note.seen}
-    if told and isinstance(error, DivergedError):
-        return {"optimizer_config.nonfinite": "ignore"}  # of what stands in for a loss
+    if isinstance(error, DivergedError):
+        return {"optimizer_config.nonfinite": "ignore"}
     for probe in probing:
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:

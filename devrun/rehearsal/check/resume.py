@@ -131,15 +131,19 @@ class Updates(Watching):
             self._first = _plain(_attributes(self.training))
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
+        self.batch = runner.data_batch
+        self._weights = self._weighed(runner)
+        self._batch = _digest(runner.data_batch)
+
+    def _weighed(self, runner: Run) -> str:
+        """The digest of weights and buffers."""
         runner.adapter.sync_to_host(runner.model)
         weights = dict(runner.model.named_parameters())
         state = runner.model.state_dict()
         trained = _digest(weights)
         self._trained.add(trained)
-        self.batch = runner.data_batch
         rest = {key: value for key, value in state.items() if key not in weights}
-        self._weights = trained + _digest(rest)
-        self._batch = _digest(runner.data_batch)
+        return trained + _digest(rest)
 
     def after_train_iter(self, runner: Run) -> None:
         loss = _digest(runner.outputs.get("loss"))
@@ -148,6 +152,10 @@ class Updates(Watching):
         if not runner.state.by_epoch and runner.iter + 1 == middle:
             self._save(runner)
 
+    def after_run(self, runner: Run) -> None:
+        """What the last update made counts as what one more began with."""
+        self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
+
     def after_train_epoch(self, runner: Run) -> None:
         if runner.state.by_epoch and runner.epoch == 0:
             self._save(runner)
@@ -155,11 +163,9 @@ class Updates(Watching):
     def _save(self, runner: Run) -> None:
         held = _attributes(self.training)
         now, before = _plain(held), self._first or {}
-        sources = [key for key, value in now.items() if value is None]
-        known = [k for k, v in now.items() if v is not None and before.get(k, v) != v]
-        new = [key for key in now if key not in before]
+        changed = [k for k, v in now.items() if v is None or before.get(k) != v]
         parameters = self._parameters()
-        for key in (*sources, *known, *new):
+        for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
             self.changed[key] = _copy(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
 
@@ -329,5 +335,5 @@ def _difference(
     )
     lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
     site = next(filter(None, lines), None) or defined(getattr(owner, method, None))
-    why = why.format(number + 1)
+    why = why.format(min(number + 1, max(first.by_number)))
     return Finding("differs", "resume", what, why, remedy, site)

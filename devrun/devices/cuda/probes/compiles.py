@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -40,18 +40,15 @@ class Compiles(Probe):
         model = training.runner.model
         self._handle = model.register_forward_pre_hook(called, with_kwargs=True)
 
-    def after(self, training: Training) -> Iterable[Finding]:
+    def after(self, training: Training) -> Iterator[Finding]:
         if not self._asked:
-            return ()
+            return
         self._handle.remove()
-        return self._breaks(training) if self._call else ()
-
-    def _breaks(self, training: Training) -> Iterator[Finding]:
-        adapter: Any = training.runner.adapter
-        work = partial(explained, training.runner.model, self._call, adapter)
-        breaks = aside(work)
-        self.note.fact(_FACT, {"graph breaks": len(breaks)})
-        yield from breaks
+        if self._call:
+            runner = training.runner
+            breaks = aside(partial(explained, runner.model, self._call, runner.adapter))
+            self.note.fact(_FACT, {"graph breaks": len(breaks)})
+            yield from breaks
 
 
 def explained(model: nn.Module, call: Any, adapter: Any) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from devrun.devices.update import needs_closure
@@ -13,9 +14,7 @@ from devrun.probes.aside import aside
 from devrun.probes.finding import Finding
 from devrun.probes.keys import BatchSize, pasted
 from devrun.probes.memory import Use, memory_of, needed
-from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
-from devrun.probes.request import Request
 from devrun.run import Run
 from devrun.step import MicroBatches
 from devrun.tensors import nbytes, tensors_in
@@ -28,19 +27,14 @@ class Memory(Probe):
     """Weights, gradients, optimizer state and activations of the config's own batch."""
 
     priority = Priority.HIGHEST
-
-    def __init__(self, request: Request, note: Notebook) -> None:
-        super().__init__(request, note)
-        self.size: BatchSize | None = None
-        self.splits = False
-        """Whether devrun makes batches fit by itself."""
-        self.batch: Any = None
-        """The largest of the rehearsal."""
+    batch: Any = None
+    """The largest of the rehearsal."""
 
     def before(self, cfg: Any) -> None:
         self.size = BatchSize.of(cfg)
         update = cfg.get("optimizer_config") or {}
         self.splits = update.get("micro_batch") == "auto"
+        """Whether devrun makes batches fit by itself."""
         self.recomputes = bool(cfg.get("gradient_checkpointing"))
 
     def built(self, training: Training) -> None:
@@ -93,12 +87,8 @@ class Memory(Probe):
     ) -> Use:
         """The memory of `samples`."""
 
-        def work() -> Use:
-            return memory_of(
-                training, self.batch, samples, accumulate, recompute=recompute
-            )
-
-        found: Use = aside(work)
+        given = (training, self.batch, samples, accumulate)
+        found: Use = aside(partial(memory_of, *given, recompute=recompute))
         return found
 
     def _finding(

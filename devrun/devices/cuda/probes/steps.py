@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from devrun.config.tree import inside
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
 from devrun.devices.cuda.probes.options import asked_of
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
@@ -62,12 +63,10 @@ class Steps(Probe):
         except ConfigError as error:
             error.locate(option_place(cfg, self.request.device, error.key or ""))
             self.note.found(refusal(error))
-        clip = (cfg.get("optimizer_config") or {}).get("grad_clip") or {}
-        if clip.get("error_if_nonfinite"):
-            key = "optimizer_config.grad_clip.error_if_nonfinite"
+        key = "optimizer_config.grad_clip.error_if_nonfinite"
+        if inside(cfg, key):
             self.note.found(clipping(line_of(cfg, key)))
-        if cfg.get("loss") is not None:
-            self.precision.loss_site = line_of(cfg, "loss")
+        self.precision.loss_site = line_of(cfg, "loss")
 
     def built(self, training: Training) -> None:
         runner = training.runner
@@ -122,6 +121,9 @@ class Steps(Probe):
         self.syncs.leaves("synchronize")
 
     def before_run(self, runner: Run) -> None:
+        guard = self._runner.adapter.update.guard
+        if guard is not None:  # later, the weights are no numbers either
+            guard.immediate = True
         for tensor in (*runner.model.parameters(), *runner.model.buffers()):
             self.origins.tag(tensor, DEVICE)
 

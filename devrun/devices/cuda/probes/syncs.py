@@ -111,10 +111,10 @@ class Syncs(Judge):
             self._note(*_LABELS[call])
 
     def findings(self, updates: int) -> Iterator[Finding]:
-        """Of the lines that waited in two updates, one after the other."""
+        """Of the lines that waited in two updates running, or in every second one."""
         for found in super().findings(updates):
             seen = self._seen[found.key]
-            if any(number + 1 in seen for number in seen):
+            if any(n + 1 in seen or {n + 2, n + 4} <= seen for n in seen):
                 yield found
 
     def _note(self, label: str, remedy: str) -> None:

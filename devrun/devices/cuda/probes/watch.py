@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,14 +136,9 @@ class Calls(TorchFunctionMode):
 
         return call
 
-    def again(self, func: Any) -> Callable[..., Any]:
-        """`func`, within which other calls are seen than the one in progress."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self if self.name else nullcontext():
-                return func(*args, **kwargs)
-
-        return call
+    def again(self) -> AbstractContextManager[Any]:
+        """Within, other calls are seen than the one in progress."""
+        return self if self.name else nullcontext()
 
     def _reads(self, name: str, tensors: Iterable[Tensor]) -> None:
         """The call `name` reads all of them, one by one."""

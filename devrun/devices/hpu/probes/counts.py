@@ -12,12 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from devrun.devices.hpu.probes.remedies import (
-    MEANS,
-    SYNC,
-    WIDE,
-    remedy_for,
-)
+from devrun.devices.hpu.probes.remedies import MEANS, SYNC, WIDE, remedy_for
 from devrun.probes.compile_log import MEANS as COMPILED
 from devrun.probes.compile_log import RECOMPILATION, found_at
 from devrun.probes.finding import Finding

@@ -12,12 +12,7 @@ from torch import nn
 
 from devrun.devices.hpu.adapter import HPUAdapter
 from devrun.devices.hpu.probes.counts import MODEL, Counts
-from devrun.devices.hpu.probes.remedies import (
-    FROZEN,
-    MEANS,
-    WIDE,
-    remedy_for,
-)
+from devrun.devices.hpu.probes.remedies import FROZEN, MEANS, WIDE, remedy_for
 from devrun.hooks.base import Priority
 from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import tag_attributes
@@ -43,7 +38,7 @@ class HPUProbe(Probe):
     """Reads what the emulator counted when the updates are over."""
 
     priority = Priority.LOWEST
-    _counts: Counts | None = None
+    _counts: Counts
 
     def before(self, cfg: Any) -> None:
         self._size = BatchSize.of(cfg)
@@ -71,19 +66,17 @@ class HPUProbe(Probe):
         runner.eval_contexts.append(self._evaluating)
 
     def before_train_epoch(self, runner: Run) -> None:
-        if self._counts is not None:
-            self._counts.between()
+        self._counts.between()
 
     def before_train_iter(self, runner: Run) -> None:
         tensors = tensors_in(runner.data_batch)
         self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
-        if self._counts is not None:
-            self._counts.update()
+        self._counts.update()
 
     def _evaluating(self, _: Run) -> AbstractContextManager[Any]:
-        return self._counts.apart() if self._counts is not None else nullcontext()
+        return self._counts.apart()
 
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode in _OUTSIDE_GRAPHS:
@@ -93,7 +86,7 @@ class HPUProbe(Probe):
         return placed(patch.multiple(HPUAdapter, train_step=train, eval_step=test))
 
     def after(self, training: Training) -> Iterator[Finding]:
-        counts, adapter = self._counts, training.runner.adapter
+        counts, adapter = getattr(self, "_counts", None), training.runner.adapter
         if counts is None or not counts.updates:
             return
         for one in adapter.frozen():

@@ -27,27 +27,23 @@ class Sizes:
 
     def __init__(self, cfg: Any, settings: IPUSettings) -> None:
         training = settings.training
-        own = training.get("Training.gradientAccumulation")
+        key = "Training.gradientAccumulation"
+        own = training.get(key)
         update = cfg.get("optimizer_config") or {}
         options = loader_options(cfg["data"], "train")
         self.micro = options.get("samples_per_gpu") or 1
         self.micro_key = given(cfg, *_MICRO)
         self.accumulation = own or update.get("cumulative_iters") or 1
-        self.accumulation_key = (
-            _ACCUMULATION
-            if own is None
-            else key_of(cfg, "Training.gradientAccumulation")
-        )
+        self.accumulation_key = _ACCUMULATION if own is None else key_of(cfg, key)
         self.replicas = settings.replicas or training.get("replicationFactor") or 1
         self.iterations = training.get("deviceIterations") or 1
         edges = settings.train_split_edges
         places = [edge.get("ipu_id") for edge in edges if isinstance(edge, Mapping)]
         numbers = [place for place in places if isinstance(place, int)]
         self.ipus = max(settings.num_ipus or 1, *(n + 1 for n in numbers), 1)
-        strategy = training.get("executionStrategy")
         turns = sum(one != next_ for one, next_ in zip([0, *numbers], numbers))
         self.stages = max(self.ipus, 1 + turns)
-        if strategy == "ShardedExecution":
+        if training.get("executionStrategy") == "ShardedExecution":
             self.stages = 1
         self.rounds = bool(training.get("autoRoundNumIPUs"))
         split = (key_of(cfg, name) for name in ("train_split_edges", "num_ipus"))

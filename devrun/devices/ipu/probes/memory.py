@@ -32,16 +32,11 @@ class Memory:
 
     def __init__(self, adapter: Any, sizes: Sizes, limit: int | None) -> None:
         trainer = adapter.executors.trainer
-        rows: list[dict[str, int]] = adapter.sdk.emulation.memory_estimate(
-            trainer.inner
-        )
-        grow = sizes.micro / trainer.call.rows
-        self.rows = [
-            {
-                name: int(n * (grow if name == "activations" else 1))
-                for name, n in r.items()
-            }
-            for r in rows
+        estimate: Any = adapter.sdk.emulation.memory_estimate(trainer.inner)
+        grow = {"activations": sizes.micro / trainer.call.rows}
+        self.rows: list[dict[str, int]] = [
+            {name: int(n * grow.get(name, 1)) for name, n in row.items()}
+            for row in estimate
         ]
         self._sizes, self._told = sizes, limit is not None
         self._limit = limit or IPU_MEMORY
