@@ -153,7 +153,8 @@ class Recorder(TorchFunctionMode):
         if name in ("__getitem__", "__setitem__"):
             args = (args[0], self._host_bounds(args[1]), *args[2:])
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        known = [self._is_known(leaf) for leaf in leaves]
+        # a stand-in of another capture is on the device too
+        known = [self._is_known(x) or isinstance(x, private.FakeTensor) for x in leaves]
         moved = any(_is_ipu(leaf) for leaf in leaves)
         leaves = [_without_ipu(leaf) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -228,7 +228,7 @@ def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:
     first: BaseException = error
     while (cause := first.__cause__ or first.__context__) is not None:
         first = cause
-    for one in dict.fromkeys((error, first)):
+    for one in (error,) if first is error else (error, first):
         yield from traceback.walk_tb(one.__traceback__)
 
 
