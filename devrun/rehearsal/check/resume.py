@@ -116,10 +116,11 @@ class Updates(Watching):
         return len(self._trained) == 1 < len(self.by_number) and not self._scales
 
     def before_run(self, runner: Run) -> None:
-        held = _attributes(self.training) if self._carried else {}
+        owners = _owners(self.training) if self._carried else {}
         known = self._parameters()
-        for key in self._carried.keys() & held.keys():
-            _put(*held[key], self._carried[key], known)
+        for (kind, number, name), value in self._carried.items():
+            if (kind, number) in owners:  # the name may be made later
+                _put(owners[kind, number], name, value, known)
 
     def _parameters(self) -> dict[int, Any]:
         """Those of the model, by the ids that they had in the run before."""
@@ -170,33 +171,38 @@ class Updates(Watching):
         self.saved = runner.save_checkpoint(name="middle")
 
 
-def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
-    """Owner and name of what a checkpoint has nothing of, by class, number and name.
-
-    Of model, hooks, data set and optimizer, of the user's objects that these keep, and
-    of the files that they are in.
-    """
+def _owners(training: Training) -> dict[tuple[Owner, int], Any]:
+    """Model, hooks, data set and optimizer, what of the user's objects these keep, and
+    the files that they are in: by class, and number among those of the class."""
     runner, loader = training.runner, training.loaders[0]
     names = ("dataset", "collate_fn", "sampler")
     data = (getattr(loader, name, None) for name in names)
-    owners = [*keepers((*runner.model.modules(), *own_parts(runner), *data))]
-    found: dict[Key, tuple[Any, str]] = {}
+    found: dict[tuple[Owner, int], Any] = {}
     numbers: Counter[Any] = Counter()
-    saved = {id(one) for one in runner.session.step_module.modules()}
-    for owner in owners:
-        unsaved = getattr(owner, "_non_persistent_buffers_set", ())
-        known = getattr(owner, "__dict__", {}) if defined(type(owner)) else ()
-        own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
-        for name in (*known, *unsaved):
-            if name not in own and id(getattr(owner, name)) not in saved:
-                found[type(owner), numbers[type(owner)], name] = owner, name
+    for owner in keepers((*runner.model.modules(), *own_parts(runner), *data)):
+        found[type(owner), numbers[type(owner)]] = owner
         numbers[type(owner)] += 1
     # a class that a program executes may be of no file that is loaded
-    files = {sys.modules.get(type(owner).__module__) for owner in owners}
-    for file in filter(None, files):
-        for name, one in vars(file).items():
-            if type(one).__name__ in _SOURCES:
-                found[file, 0, name] = file, name
+    files = {sys.modules.get(type(owner).__module__) for owner in found.values()}
+    return {**found, **{(file, 0): file for file in files if file is not None}}
+
+
+def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
+    """Owner and name of what a checkpoint has nothing of, by class, number and name."""
+    found: dict[Key, tuple[Any, str]] = {}
+    saved = {id(one) for one in training.runner.session.step_module.modules()}
+    for (kind, number), owner in _owners(training).items():
+        if isinstance(kind, ModuleType):
+            own = {
+                n for n, v in vars(owner).items() if type(v).__name__ not in _SOURCES
+            }
+        else:
+            own = {n for k, ns in _SAVED.items() if isinstance(owner, k) for n in ns}
+        unsaved = getattr(owner, "_non_persistent_buffers_set", ())
+        known = isinstance(kind, ModuleType) or defined(kind) is not None
+        for name in (*(getattr(owner, "__dict__", {}) if known else ()), *unsaved):
+            if name not in own and id(getattr(owner, name)) not in saved:
+                found[kind, number, name] = owner, name
     return found
 
 
@@ -240,7 +246,7 @@ def _copy(value: Any, known: dict[int, Any]) -> Any:
 
 
 def _put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
-    now = getattr(owner, name)
+    now = getattr(owner, name, None)
     if value is None:
         return
     if isinstance(now, torch.Generator):
