@@ -62,7 +62,6 @@ class Graphs(Probe):
 
     def built(self, training: Training) -> None:
         self._looked = False
-        """Whether an update of this run was looked at."""
         training.runner.register_hook(self)
 
     def before_train_iter(self, runner: Run) -> None:
