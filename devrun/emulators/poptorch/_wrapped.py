@@ -59,7 +59,8 @@ def _called(func: Callable[..., Any]) -> str:
 
 def written_at(parameter: torch.Tensor) -> Stack:
     """The calls that led to what may have changed it last on the host."""
-    return parameter.__dict__.get(_WRITTEN, ())
+    found: Stack = parameter.__dict__.get(_WRITTEN, ())
+    return found
 
 
 class PoptorchParameter(nn.Parameter):

@@ -35,7 +35,7 @@ class Planted(nn.Module):
         dice = 1 - (2 * (share * hot).sum((2, 3)) / (share + hot).sum((2, 3))).mean()
         bins = torch.histc(share.detach(), 4)  # fault[cuda]: histc; fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: bins = share.detach()
-        print("dice", dice)  # fault[cuda,hpu]: host
+        print("dice", dice)  # fault[cuda,hpu]: host; fault[ipu]: cannot be compiled
         # remedy: -
         best = scores.argmax(1).cpu().numpy().mean()  # fault[cuda,hpu]: host; fault[ipu]: cannot be compiled
         # remedy: best = 0.0

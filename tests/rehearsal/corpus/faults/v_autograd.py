@@ -41,6 +41,6 @@ class VAutograd(nn.Module):
         if h.requires_grad:
             h.register_hook(lambda grad: grad * 2)  # fault[ipu]: cannot be compiled
             # remedy[ipu]: -
-        log.debug(f"features {h}")  # fault[hpu]: host waits
+        log.debug(f"features {h}")  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: -
         return self.head(h)
