@@ -16,6 +16,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+PARTS = 8
+"""Of a rehearsal's time, an update, stage or loop of the user's may take a part."""
 _SAFE = "PYTHONSAFEPATH"
 _HERE = "devrun check"
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from devrun.data.seeded import SeededCollate
 from devrun.errors import DataError, DevrunError, NoGradientError, is_out_of_memory
 from devrun.probes.finding import Finding
-from devrun.probes.lifetime import NeverEnds, timed
+from devrun.probes.lifetime import PARTS, NeverEnds, timed
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import own_hooks
 from devrun.probes.sites import defined, maker_of, of_error
@@ -27,8 +27,6 @@ from devrun.runners.training import Training
 from devrun.step import StepOutput
 from devrun.tensors import batch_size_of
 
-_PARTS = 8
-"""Of the time of a rehearsal, one update or one stage of a hook may take a part."""
 _ENDLESS = "end the loop after a number of turns; --timeout gives it more seconds"
 _OTHERS = 16
 """Samples that are tried where the first one cannot be read."""
@@ -58,7 +56,7 @@ class GoesOn:
         follows: Callable[[Exception], bool],
         compiles: bool = False,
     ) -> None:
-        self._note, self.seconds = note, seconds / _PARTS
+        self._note, self.seconds = note, seconds / PARTS
         self._follows, self._compiles = follows, compiles
         self._hung = False
         self._sources = Sources()

@@ -111,11 +111,12 @@ class Sources:
     def end_loop(self, error: BaseException) -> str | None:
         """Let the outermost loop that led to `error` have no turn; its line."""
         for frame, inside, line in reversed(list(self._places(error))):
-            around = (one for one in ast.walk(inside) if isinstance(one, LOOPS))
-            loops = (one for one in around if line in range(*_lines(one)))
-            if (loop := next(loops, None)) is not None:  # the outer ones come first
-                empty: Any = _less(loop, _nothing)
-                vars(loop).update(vars(ast.copy_location(empty, loop)))
+            every = (one for one in ast.walk(inside) if isinstance(one, LOOPS))
+            around = (
+                one for one in every if one.lineno <= line <= (one.end_lineno or 0)
+            )
+            if (loop := next(around, None)) is not None:  # the outer ones come first
+                _without(inside, loop.lineno, LOOPS, self._less)
                 self._replaced(frame.f_code)
                 lost = self._lost.setdefault(_place(frame.f_code), set())
                 lost |= _names(loop, ast.Store)
@@ -287,10 +288,6 @@ def _less(one: Any, less: Callable[[ast.stmt], ast.stmt]) -> ast.stmt:
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
     return less(one)
-
-
-def _lines(one: ast.stmt) -> tuple[int, int]:
-    return one.lineno, (one.end_lineno or one.lineno) + 1
 
 
 def _nothing(_: ast.stmt) -> ast.stmt:

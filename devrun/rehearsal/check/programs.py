@@ -16,14 +16,13 @@ from devrun.device_facts import FACTS
 from devrun.errors import ConfigError
 from devrun.probes.finding import Finding
 from devrun.probes.kinds import devices_of
+from devrun.probes.lifetime import PARTS
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe, safely
 from devrun.probes.sites import of_error
 from devrun.rehearsal.check.left_out import run_script
 from devrun.rehearsal.check.requests import probes_of, usual
 
-_PARTS = 8
-"""Of the time of a rehearsal, a loop that trains may take a part."""
 _CUT = (
     "advice",
     "not to its end",
@@ -90,7 +89,7 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
                     _main(program.script),
                     lambda error: _broke(note, error, cause_of(error)),
                     lambda site: note.found(Finding(*_CUT, site)),
-                    seconds / _PARTS,
+                    seconds / PARTS,
                 )
         except SystemExit as stop:
             if stop.code:

@@ -192,18 +192,21 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     found: dict[Key, tuple[Any, str]] = {}
     saved = {id(one) for one in training.runner.session.step_module.modules()}
     for (kind, number), owner in _owners(training).items():
-        if isinstance(kind, ModuleType):
-            own = {
-                n for n, v in vars(owner).items() if type(v).__name__ not in _SOURCES
-            }
-        else:
-            own = {n for k, ns in _SAVED.items() if isinstance(owner, k) for n in ns}
-        unsaved = getattr(owner, "_non_persistent_buffers_set", ())
-        known = isinstance(kind, ModuleType) or defined(kind) is not None
-        for name in (*(getattr(owner, "__dict__", {}) if known else ()), *unsaved):
-            if name not in own and id(getattr(owner, name)) not in saved:
+        for name in _unsaved(kind, owner):
+            if id(getattr(owner, name)) not in saved:
                 found[kind, number, name] = owner, name
     return found
+
+
+def _unsaved(kind: Owner, owner: Any) -> Iterator[str]:
+    """Names of its attributes that no checkpoint has; of a file those of sources."""
+    if isinstance(kind, ModuleType):
+        yield from (n for n, v in vars(owner).items() if type(v).__name__ in _SOURCES)
+        return
+    own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
+    known = getattr(owner, "__dict__", {}) if defined(kind) else ()
+    unsaved = getattr(owner, "_non_persistent_buffers_set", ())
+    yield from (name for name in (*known, *unsaved) if name not in own)
 
 
 def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
