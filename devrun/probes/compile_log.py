@@ -14,7 +14,7 @@ from devrun.python38 import unprefixed
 RECOMPILATION, GRAPH_BREAK = "compiled again", "graph break"
 MEANS = {
     RECOMPILATION: (
-        "a graph is compiled again for each new shape",
+        "a graph is compiled again for each new shape or number",
         "keep shapes the same from update to update, and numbers that change in "
         "tensors",
     ),

@@ -46,6 +46,15 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for place, key in ((5, "scale_grad_by_freq"), (6, "sparse")):
             if argument(args, kwargs, place, key):
                 raise Error(f"Unsupported aten::embedding operation: {key}")
+    if name == "embedding_bag":
+        for place, key in ((5, "scale_grad_by_freq"), (7, "sparse")):
+            if argument(args, kwargs, place, key):
+                raise Error(f"Unsupported aten::embedding_bag operation: {key}")
+        if argument(args, kwargs, 10, "padding_idx") is not None:
+            raise Error(
+                "Unsupported aten::embedding_bag operation: padding_idx parameter is "
+                "unsupported."
+            )
     if name == "interpolate":
         _check_interpolate(args, kwargs)
     if name.startswith("adaptive_avg_pool"):

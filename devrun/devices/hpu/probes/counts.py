@@ -25,7 +25,7 @@ _KINDS = {
     "float64": WIDE,
     "int64": "int64",
 }
-_COMPILATION = "compilation"
+_COMPILATION, _NUMBER = "compilation", "python_value"
 _COPY = "copy to the device"
 _OFTEN = 0.3
 """Share of the updates from which a wait of the host is in the loop."""
@@ -129,7 +129,12 @@ class Counts:
         return next((line for part, line in self._lines.items() if part in what), None)
 
     def compiled_again(self) -> Iterator[Finding]:
-        """A shape that changes, where every update compiles, by its line if known."""
+        """A shape that changes, where every update compiles, by its line if known; and
+        the lines of numbers that change in half of the updates."""
+        for (kind, what, place), often in self._often.items():
+            if kind == _NUMBER and 2 * often >= self.updates:
+                calls = [(place.file, place.line)]
+                yield from found_at(RECOMPILATION, f"a number of {what}", calls)
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return

@@ -14,9 +14,9 @@ import torch
 
 from habana_frameworks._emulation.bus import BUS, EventId
 from habana_frameworks._emulation.memory import COUNTERS
-from habana_frameworks._emulation.recorder import RECORDER
+from habana_frameworks._emulation.recorder import PYTHON_VALUE, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
-from habana_frameworks._emulation.sites import Place, Site, user_site
+from habana_frameworks._emulation.sites import Place, Site, user_place, user_site
 
 Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
@@ -40,13 +40,17 @@ class LazyGraph:
         self.seen: dict[int, tuple[list[Layout], list[Any]]] = {}
         self.cut = SETTINGS.max_compound_ops
         self.graphs_in_iteration = 0
+        self.staged: Place | None = None
+        self.changing: set[int] = set()
+        """Operators whose scalars changed before: the lines of these are kept."""
         self._open()
 
     def _open(self) -> None:
         # Flat lists of numbers, so that the garbage collector has nothing to visit.
         self.ops: list[int] = []
         self.wires: list[int] = []
-        self.scalars: list[Any] = []
+        self.scalars: list[tuple[Any, Any]] = []
+        self.scalar_sites: dict[int, Place | None] = {}
         self.inputs: list[Layout] = []
         self.input_sites: list[Place | None] = []
         self.values = 0
@@ -78,7 +82,7 @@ class LazyGraph:
         self.values += 1
         self.ops.append(plan.number)
         if scalars and plan.keyed:
-            self.scalars.append(scalars)
+            self._keep(plan, scalars)
         if len(self.ops) >= self.cut:
             self._cut()
 
@@ -101,9 +105,14 @@ class LazyGraph:
         self.values = value
         self.ops.append(plan.number)
         if scalars:
-            self.scalars.append(scalars)
+            self._keep(plan, scalars)
         if len(self.ops) >= self.cut:
             self._cut()
+
+    def _keep(self, plan: Any, scalars: tuple[Any, ...]) -> None:
+        if plan.number in self.changing:
+            self.scalar_sites[len(self.scalars)] = user_place()
+        self.scalars.append((plan, scalars))
 
     def _cut(self) -> None:
         staged = self.cut < SETTINGS.max_compound_ops
@@ -118,6 +127,7 @@ class LazyGraph:
     def stage(self) -> None:
         """A data-dependent operator ran: submit small graphs until the next mark."""
         self.cut = min(FIRST_STAGE, SETTINGS.max_compound_ops)
+        self.staged = user_place()
 
     def end_iteration(self) -> None:
         """The count of graphs in an iteration starts at zero."""
@@ -128,6 +138,7 @@ class LazyGraph:
         RECORDER.totals["mark_step"] += 1
         self.flush("mark_step")
         self.cut = SETTINGS.max_compound_ops
+        self.staged = None
 
     def flush(self, cause: str) -> None:
         """Close the graph, look it up, compile on a miss, launch."""
@@ -164,14 +175,27 @@ class LazyGraph:
         for number, (old, new, site) in enumerate(pairs):
             if old[0] != new[0]:
                 shapes = f"{tuple(old[0])} -> {tuple(new[0])}"
-                return f"shape of input {number}: {shapes}", site and Site(*site)
+                # what follows a data-dependent operator has its sizes from there
+                place = site or self.staged
+                return f"shape of input {number}: {shapes}", place and Site(*place)
             if old != new:
                 layouts = f"{old[1:]} -> {new[1:]}"
                 return f"layout of input {number}: {layouts}", site and Site(*site)
-        for old, new in zip(scalars_before, self.scalars):
-            if old != new:
-                return f"a Python value: {old} -> {new}", None
+        pairs = zip(scalars_before, self.scalars)
+        changed = [at for at, (old, new) in enumerate(pairs) if old != new]
+        for at in changed:
+            self._tell(at)
+        if changed:
+            (_, old), (_, new) = scalars_before[changed[0]], self.scalars[changed[0]]
+            return f"a Python value: {old} -> {new}", None
         return "connections or results still alive", None
+
+    def _tell(self, at: int) -> None:
+        """Note the line whose number is another one than before, once it is kept."""
+        plan = self.scalars[at][0]
+        self.changing.add(plan.number)
+        if (place := self.scalar_sites.get(at)) is not None:
+            RECORDER.note(PYTHON_VALUE, plan.full_name, site=Site(*place))
 
 
 GRAPH = LazyGraph()

@@ -103,10 +103,20 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
     # Without a kernel for the CPU torch composes it of other operators, here as there.
     has_kernel = _overload(name).has_kernel_for_dispatch_key
     if not has_kernel("CPU"):
-        return base not in _OF_HOSTED
+        hosted = base in _OF_HOSTED or _only_by_out(name)
+        return not hosted
     # Torch runs a structured operator by the kernel of the form that has `out`.
     structured = has_kernel("CompositeExplicitAutogradNonFunctional")
     return structured and any(out in supported_names() for out in _out_forms(name))
+
+
+def _only_by_out(name: str) -> bool:
+    """Whether torch runs it by forms with `out` alone, of which the device has none."""
+    if not _overload(name).has_kernel_for_dispatch_key("CompositeExplicitAutograd"):
+        return False
+    outs = list(_out_forms(name))
+    kernels = [_overload(out).has_kernel_for_dispatch_key("CPU") for out in outs]
+    return any(kernels) and not any(out in supported_names() for out in outs)
 
 
 def _overload(name: str) -> Any:
