@@ -16,7 +16,7 @@ import sys
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +122,7 @@ class CaptureWatch:
 
     def __init__(self, *roots: nn.Module, host_torch: bool = False) -> None:
         self.findings: list[Finding] = []
+        self._kept: dict[nn.Module, dict[str, Any]] = {}
         self._names = {
             module: ".".join(filter(None, (_class_of(root).__name__, path)))
             for root in roots
@@ -151,12 +152,29 @@ class CaptureWatch:
         for name, state in self._before.items():
             if now[name] != state:
                 own = rf"\b{name.rpartition(' ')[2]}\b"
-                site = _site_of(self._names, _DRAWS.get(name, own))
-                self.findings.append(Finding(f"draws from {name}", site, True))
+                pattern = _DRAWS.get(name, own)
+                sites: Any = _sites_of(self._names, pattern) or [_site_of(self._names)]
+                what = f"draws from {name}"
+                self.findings += [Finding(what, site, True) for site in sites]
         for module, before in self._kept.items():
-            self._compare(module, before, _attributes(module))
+            self._kept[module] = _attributes(module)
+            self._compare(module, before, self._kept[module])
         for module, tensors in self._tensors.items():
             self._carries(module, tensors, _tensors(module))
+
+    def changed_since(self, *others: Any) -> Iterator[Finding]:
+        """Attributes that the modules read, and they or `others` have changed since."""
+        for module, then in self._kept.items():
+            for key, now in _attributes(module).items():
+                name = re.escape(key)
+                if then.get(key, now) == now or not _sites_of(
+                    [module], rf"self\.{name}\b(?!\s*=[^=])"
+                ):
+                    continue
+                sets = rf"\.{name}\b(\[[^]]*\])?\s*[^\w\s(.\[]*=(?!=)"
+                what = f"changes {self._names[module]}.{key}{_change(then[key], now)}"
+                for site in _sites_of([*others, module], sets)[:1]:
+                    yield Finding(what, site, False)
 
     def _compare(
         self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
@@ -225,7 +243,7 @@ def _is_object(copied: Any) -> bool:
     )
 
 
-def _class_of(module: nn.Module) -> type[nn.Module]:
+def _class_of(module: Any) -> type[Any]:
     """The user's class, of which an SDK may have made a subclass of its own."""
     kinds = type(module).__mro__
     packages = [kind.__module__.partition(".")[0] for kind in kinds]
@@ -234,11 +252,25 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
 
 
 def _site_of(modules: Iterable[nn.Module], *patterns: str) -> str | None:
-    """`file:line` of the first of the users' lines, outside of `__init__`, in which the
-    first of `patterns` is found that is; else where the first `forward` begins."""
-    begins: str | None = None
-    found: dict[str, str] = {}
-    for kind in dict.fromkeys(map(_class_of, modules)):
+    """The first of `_sites_of`; without any, where the first `forward` begins."""
+    begins = (one[0] for one in _lines_of(modules) if one[1].endswith(".forward"))
+    return next(iter(_sites_of(modules, *patterns)), next(begins, None))
+
+
+def _sites_of(owners: Iterable[Any], *patterns: str) -> list[str]:
+    """`file:line` of the users' lines, of one method that is not `__init__`, in which
+    the first of `patterns` is found that is."""
+    lines = [one for one in _lines_of(owners) if not one[1].endswith((".", "__init__"))]
+    for each in patterns:
+        found = [one for one in lines if re.search(each, one[2])]
+        if found:
+            return [site for site, method, _ in found if method == found[0][1]]
+    return []
+
+
+def _lines_of(owners: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+    """`file:line`, method and code of each line of the users' classes."""
+    for kind in dict.fromkeys(map(_class_of, owners)):
         try:
             lines, first = inspect.getsourcelines(kind)
             file = str(inspect.getsourcefile(kind))
@@ -248,13 +280,7 @@ def _site_of(modules: Iterable[nn.Module], *patterns: str) -> str | None:
         for number, line in enumerate(lines if is_users(file) else (), first):
             if begun := re.match(r"\s*def (\w+)", line):
                 method = begun[1]
-            if method == "forward" and begins is None:
-                begins = f"{file}:{number}"
-            code = line.partition("#")[0]
-            for each in patterns if method not in ("", "__init__") else ():
-                if re.search(each, code):
-                    found.setdefault(each, f"{file}:{number}")
-    return next((found[each] for each in patterns if each in found), begins)
+            yield f"{file}:{number}", f"{kind}.{method}", line.partition("#")[0]
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:

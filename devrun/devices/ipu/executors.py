@@ -210,7 +210,7 @@ class Executors:
             if explained is None:
                 raise
             raise explained from error
-        for found in executor.call.frozen:
+        for found in executor.call.watch.findings:
             if (key := found.site or found.what) not in self._warned:
                 self._warned.add(key)
                 logger.warning("%s", found.message("ipu"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from devrun.devices.capture import CaptureWatch, Finding
+from devrun.devices.capture import CaptureWatch
 from devrun.devices.ipu.batch import Flat, flatten, rebuild
 from devrun.errors import ConfigError, ConfigTypeError, UnsupportedFeatureError
 from devrun.models.step_module import StepModule
@@ -36,8 +36,8 @@ class Call:
     """As the step said, for one micro-batch."""
     rows: int = 0
     """Rows of one micro-batch."""
-    frozen: Sequence[Finding] = ()
-    """What the forward used or changed of the host, which the graph keeps as it was."""
+    watch: CaptureWatch = field(default_factory=CaptureWatch)
+    """Of what the forward has of the host, which the graph keeps as it was."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,9 @@ class DeviceStep(nn.Module):
         step: Any = self.step
         training = call.mode == "train"
         parts = [m for m in (step.module, step.loss) if isinstance(m, nn.Module)]
-        with _put_back(parts), tensors_only(step.module), CaptureWatch(
-            *parts
-        ) as frozen:
+        call.watch = CaptureWatch(*parts)
+        with _put_back(parts), tensors_only(step.module), call.watch:
             result = step(batch, call.mode)
-        call.frozen = frozen.findings
         loss = result["loss"]
         if training:
             _check_loss(step, loss)

@@ -57,6 +57,7 @@ class LastBatch(Probe):
             return
         try:
             batch = loader.collate_fn([dataset[index] for index in range(left)])
+            batch = getattr(adapter, "to_device", lambda one: one)(batch)
         except Exception:  # noqa: BLE001 - as it was told of other samples
             return
         session.wrapped.train()

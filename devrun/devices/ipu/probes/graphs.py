@@ -19,7 +19,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
-from devrun.probes.probe import Probe, Training, safely
+from devrun.probes.probe import Probe, Training, own_hooks, safely
 from devrun.probes.sites import maker_of
 from devrun.run import Run
 from devrun.torch_features import uncompiled
@@ -121,7 +121,7 @@ class Graphs(Probe):
                 self.note.found(found)
         seen = set()
         for each in (executors.trainer, *executors.evaluators):
-            for one in each.call.frozen:
+            for one in each.call.watch.findings:
                 if one.site not in seen:  # the graph of the evaluation does it too
                     self.note.found(frozen(one))
                 seen.add(one.site)
@@ -131,6 +131,8 @@ class Graphs(Probe):
         if executors is None:
             return
         for each in filter(None, (executors.trainer, *executors.evaluators)):
+            others = training.runner, *own_hooks(training.runner)
+            yield from map(frozen, each.call.watch.changed_since(*others))
             for path in sorted(each.changing):
                 site = maker_of(training.loaders[0])
                 yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
