@@ -11,8 +11,7 @@ import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -260,23 +259,13 @@ def _lengths(loader: DataLoader[Any], padding: Padding) -> Tensor:
     count = min(_OBSERVED, len(dataset))
     seeded = SeededDataset(dataset, seed=0)
     found: list[int] = []
-    batched = False
+    own = loader.collate_fn is not default_collate  # whose batches have other keys
     for at in range(count):
         sample = seeded[SampleKey(0, at * len(dataset) // count)]
-        if at == 0 and loader.collate_fn is not default_collate:
-            # its batches may have more keys than a sample, or others
-            here = {k: v for k, v in padding.values.items() if _has(sample, k)}
-            padding, batched = replace(padding, values=here or padding.values), not here
-        item = loader.collate_fn([sample]) if batched else sample
-        if length := padding.length(item, batched=batched):
+        item = loader.collate_fn([sample]) if own else sample
+        if length := padding.length(item, batched=own):
             found.append(length)
     return torch.tensor(found, dtype=torch.int64)
-
-
-def _has(sample: Any, key: Any) -> bool:
-    with suppress(ConfigError):
-        return _tensor_at(sample, key).dim() > 0
-    return False
 
 
 def _quantiles(lengths: Tensor, num: int, multiple_of: int, batch: int) -> list[int]:

@@ -16,7 +16,7 @@ import sys
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -152,36 +152,34 @@ class CaptureWatch:
         for name, state in self._before.items():
             if now[name] != state:
                 own = rf"\b{name.rpartition(' ')[2]}\b"
-                pattern = _DRAWS.get(name, own)
-                sites: Any = _sites_of(self._names, pattern) or [_site_of(self._names)]
-                what = f"draws from {name}"
-                self.findings += [Finding(what, site, True) for site in sites]
+                sites: Any = _sites_of(self._names, _DRAWS.get(name, own))
+                for site in sites or [_site_of(self._names)]:
+                    self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
             self._kept[module] = _attributes(module)
             self._compare(module, before, self._kept[module])
         for module, tensors in self._tensors.items():
             self._carries(module, tensors, _tensors(module))
 
-    def changed_since(self, *others: Any) -> Iterator[Finding]:
-        """Attributes that the modules read, and they or `others` have changed since."""
+    def changed_since(self, *others: Any) -> list[Finding]:
+        """Attributes that the modules use, and somebody has changed since.
+
+        Args:
+            others: whose classes may do it.
+        """
+        told = len(self.findings)
         for module, then in self._kept.items():
-            for key, now in _attributes(module).items():
-                name = re.escape(key)
-                if then.get(key, now) == now or not _sites_of(
-                    [module], rf"self\.{name}\b(?!\s*=[^=])"
-                ):
-                    continue
-                sets = rf"\.{name}\b(\[[^]]*\])?\s*[^\w\s(.\[]*=(?!=)"
-                what = f"changes {self._names[module]}.{key}{_change(then[key], now)}"
-                for site in _sites_of([*others, module], sets)[:1]:
-                    yield Finding(what, site, False)
+            self._compare(module, then, _attributes(module), others)
+        return self.findings[told:]
 
     def _compare(
-        self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
+        self, module: nn.Module, before: Any, now: Any, others: Sequence[Any] = ()
     ) -> None:
         for key, was in before.items():
-            value = now.get(key, _ABSENT)
+            value, uses = now.get(key, _ABSENT), rf"\bself\.{re.escape(key)}\b"
             if _ABSENT in (was, value) or _filled_in(was, value):
+                continue
+            if others and not _sites_of([module], uses):
                 continue
             name = f"{self._names[module]}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
@@ -189,8 +187,8 @@ class CaptureWatch:
             what = f"draws from {name}" if drawn else change
             if _grown(was, value) and not _carried_at(module, key):
                 continue
-            uses = rf"self\.{re.escape(key)}\b"
-            site = _site_of([module], rf"{uses}(\[[^]]*\])?\s*[^\w\s(.\[]?=(?!=)", uses)
+            sets = rf"\.{re.escape(key)}\b(\[[^]]*\])?\s*[-+*/%@&|^]*=(?!=)"
+            site = _site_of([*others, module], sets, uses)
             self.findings.append(Finding(what, site, drawn))
 
     def _carries(
@@ -232,15 +230,9 @@ def _filled_in(was: Any, now: Any) -> bool:
 
 def _is_object(copied: Any) -> bool:
     """Whether it was copied of a plain object, as a config is, and no container."""
-    if not (isinstance(copied, tuple) and len(copied) == 2):
-        return False
-    kind, inner = copied
+    pair = copied if isinstance(copied, tuple) and len(copied) == 2 else (object, 0)
     containers = (Mapping, list, tuple, deque)
-    return (
-        isinstance(kind, type)
-        and isinstance(inner, dict)
-        and not issubclass(kind, containers)
-    )
+    return isinstance(pair[1], dict) and not issubclass(pair[0], containers)
 
 
 def _class_of(module: Any) -> type[Any]:

@@ -141,8 +141,7 @@ class Counts:
         every = (one for each in self._compiled for one in each)
         causes = [one for one in every if one[0].startswith("shape")]
         for what, place in causes:  # one shape brings about the next
-            calls = [(place.file, place.line)] if place.line else []
-            for found in found_at(RECOMPILATION, what, calls):
+            for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
                 yield found
                 return
         if not causes or any(key[0] == "dynamic_op" for key in self._often):
