@@ -158,19 +158,18 @@ class CaptureWatch:
         for module, before in self._kept.items():
             self._kept[module] = _attributes(module)
             self._compare(module, before, self._kept[module])
-        for module, tensors in self._tensors.items():
-            self._carries(module, tensors, _tensors(module))
+        for module, before in self._tensors.items():
+            for key, tensors in _tensors(module).items():
+                same = list(map(id, tensors)) == list(map(id, before.get(key, ())))
+                # a later call would have read these, in attributes of no graph's
+                if not same and (site := _carried_at(module, key)):
+                    what = f"changes {self._names[module]}.{key}"
+                    self.findings.append(Finding(what, site, False))
 
-    def changed_since(self, *others: Any) -> list[Finding]:
-        """Attributes that the modules use, and somebody has changed since.
-
-        Args:
-            others: whose classes may do it.
-        """
-        told = len(self.findings)
+    def look_again(self, *others: Any) -> None:
+        """Find attributes that the modules use, and `others` have changed since."""
         for module, then in self._kept.items():
             self._compare(module, then, _attributes(module), others)
-        return self.findings[told:]
 
     def _compare(
         self, module: nn.Module, before: Any, now: Any, others: Sequence[Any] = ()
@@ -190,17 +189,6 @@ class CaptureWatch:
             sets = rf"\.{re.escape(key)}\b(\[[^]]*\])?\s*[-+*/%@&|^]*=(?!=)"
             site = _site_of([*others, module], sets, uses)
             self.findings.append(Finding(what, site, drawn))
-
-    def _carries(
-        self, module: nn.Module, before: Mapping[str, Any], now: Mapping[str, Any]
-    ) -> None:
-        """Tensors that a later call would have read, in attributes of no graph's."""
-        for key, tensors in now.items():
-            if list(map(id, tensors)) == list(map(id, before.get(key, ()))):
-                continue
-            if site := _carried_at(module, key):
-                name = f"{self._names[module]}.{key}"
-                self.findings.append(Finding(f"changes {name}", site, False))
 
 
 def _carried_at(module: nn.Module, key: str) -> str | None:

@@ -48,9 +48,14 @@ class Left(NamedTuple):
 
 
 class Sources:
-    """The files of the user, without the statements that were left out of them."""
+    """The files of the user, without the statements that were left out of them.
 
-    def __init__(self) -> None:
+    Args:
+        stands_in: whether a number is in place of what a statement would have set.
+    """
+
+    def __init__(self, stands_in: bool = True) -> None:
+        self._stands_in = stands_in
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function, or 0 for a module -> names that are not there, or not right."""
@@ -78,7 +83,7 @@ class Sources:
             follows: whether it raised for want of what was left out before it.
             kinds: of statements that may go.
         """
-        last = [ast.Return] if kinds is ast.stmt else []
+        last = [ast.Return] if kinds is ast.stmt and self._stands_in else []
         ways = product((kinds, *last), self._places(error))
         for kind, (frame, inside, line) in ways:
             if _NONE in str(error):
@@ -90,7 +95,7 @@ class Sources:
             if isinstance(error, KeyError) and place not in self._renamed:
                 self._renamed.add(place)
                 gone = _renamed(inside, line, error, frame)
-            gone = gone or _without(inside, line, kind)
+            gone = gone or _without(inside, line, kind, self._stands_in)
             if gone is None or not self._replaced(code):
                 continue
             self.returns |= kind is ast.Return
@@ -111,7 +116,7 @@ class Sources:
                 one for one in every if one.lineno <= line <= (one.end_lineno or 0)
             )
             if (loop := next(around, None)) is not None:  # the outer ones come first
-                _without(inside, loop.lineno, LOOPS)
+                _without(inside, loop.lineno, LOOPS, self._stands_in)
                 self._replaced(frame.f_code)
                 lost = self._lost.setdefault(_place(frame.f_code), set())
                 lost |= _names(loop, ast.Store)
@@ -196,7 +201,7 @@ def run_script(
     Raises:
         SystemExit: as the script does.
     """
-    sources = Sources()
+    sources = Sources(stands_in=False)
     body = sources.tree(script).body
     imports = (one for one in body if isinstance(one, ast.ImportFrom))
     future = [one for one in imports if one.module == "__future__"]
@@ -244,11 +249,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(one)
 
 
-def _without(owner: Any, line: int, kinds: Any) -> Any:
+def _without(owner: Any, line: int, kinds: Any, stands_in: bool) -> Any:
     """Take the innermost statement of `kinds` at `line` out of `owner`; None: it stays.
 
     Of a statement around others only its own line goes, and a loop as a whole; any
-    other stays where it does not raise.
+    other is tried.
     """
     for field in ("body", "orelse", "finalbody", "handlers"):
         statements = getattr(owner, field, None) or []
@@ -258,7 +263,7 @@ def _without(owner: Any, line: int, kinds: Any) -> Any:
             inner, loops = getattr(one, "body", None), isinstance(one, LOOPS)
             whole = isinstance(one, (ast.FunctionDef, ast.ClassDef, ast.Try))
             if whole or (inner and line >= inner[0].lineno):
-                found = _without(one, line, kinds)
+                found = _without(one, line, kinds, stands_in)
                 if found or whole or kinds is ast.stmt:
                     return found
             stays = isinstance(one, _STAY) and kinds is not ast.Return
@@ -267,12 +272,12 @@ def _without(owner: Any, line: int, kinds: Any) -> Any:
             test = getattr(one, "test", None)
             if isinstance(test, ast.Constant) and not (loops and test.value):
                 return None  # it was left out before, or asks nothing
-            statements[index] = ast.copy_location(_less(one), one)
+            statements[index] = ast.copy_location(_less(one, stands_in), one)
             return one
     return None
 
 
-def _less(one: Any) -> ast.stmt:
+def _less(one: Any, stands_in: bool) -> ast.stmt:
     """What stands for a statement that is left out."""
     if isinstance(one, (ast.If, ast.While)):
         return type(one)(ast.Constant(False), one.body, one.orelse)
@@ -280,7 +285,7 @@ def _less(one: Any) -> ast.stmt:
         return ast.For(one.target, ast.Tuple([], ast.Load()), one.body, one.orelse)
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
-    return _guarded(one)
+    return _guarded(one, stands_in)
 
 
 def _innermost(inside: Any, line: int) -> Any:
@@ -329,15 +334,19 @@ def _weighs(gone: ast.AST, frame: FrameType) -> bool:
     )
 
 
-def _guarded(one: ast.stmt) -> ast.stmt:
-    """`one`, after which its variables are there also where it raised; only once."""
+def _guarded(one: ast.stmt, stands_in: bool) -> ast.stmt:
+    """`one`, where it may raise; only once.
+
+    Args:
+        stands_in: its variables are there afterwards also where it raised.
+    """
     if hasattr(one, _GUARDED):  # it raised as what is not caught there
         return ast.Pass()
     setattr(one, _GUARDED, True)
     stored = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} & _names(
         one, ast.Store
     )
-    instead = "".join(map(_STANDS_IN.format, sorted(stored)))
+    instead = "".join(map(_STANDS_IN.format, sorted(stored if stands_in else ())))
     if isinstance(one, ast.Return):
         instead = f" return {_NUMBER}"
     (guard,) = ast.parse(f"try: pass\nexcept Exception:\n pass\n{instead}").body

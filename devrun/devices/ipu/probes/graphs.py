@@ -119,20 +119,18 @@ class Graphs(Probe):
             found = memory.finding(self._cfg, self._trace)
             if found is not None:
                 self.note.found(found)
-        seen = set()
-        for each in (executors.trainer, *executors.evaluators):
-            for one in each.call.watch.findings:
-                if one.site not in seen:  # the graph of the evaluation does it too
-                    self.note.found(frozen(one))
-                seen.add(one.site)
 
     def after(self, training: Training) -> Iterator[Finding]:
         executors = getattr(training.runner.adapter, "executors", None)
         if executors is None:
             return
+        runner, seen = training.runner, set()
         for each in filter(None, (executors.trainer, *executors.evaluators)):
-            others = training.runner, *own_hooks(training.runner)
-            yield from map(frozen, each.call.watch.changed_since(*others))
+            each.call.watch.look_again(runner, *own_hooks(runner))
+            for one in each.call.watch.findings:
+                if one.site not in seen:  # the graph of the evaluation does it too
+                    yield frozen(one)
+                seen.add(one.site)
             for path in sorted(each.changing):
                 site = maker_of(training.loaders[0])
                 yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
