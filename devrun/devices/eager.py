@@ -24,7 +24,12 @@ from devrun.devices.compiling import check_compile, compile_in_place
 from devrun.devices.explain import STEP_FAILURES, raise_explained
 from devrun.devices.fast import can_fuse, hasten
 from devrun.devices.finite import FiniteGuard
-from devrun.devices.gradients import clip_function, largest_gradient, zero_function
+from devrun.devices.gradients import (
+    clip_function,
+    largest_gradient,
+    step_function,
+    zero_function,
+)
 from devrun.devices.options import EagerOptions, parse_options
 from devrun.devices.ownership import (
     UpdateWatch,
@@ -337,6 +342,7 @@ class EagerAdapter(DeviceAdapter):
             world=get_dist_info()[1],
             strategy=strategy,
             zero=zero_function(model.optimizer),
+            advance=step_function(model.optimizer),
             autocast=None if strategy.casts else autocast_for(policy.precision, kind),
             splitter=splitter_for(policy, self),
             count_items=functools.partial(items_in, model),

@@ -1,4 +1,4 @@
-"""Zeroing, measuring and clipping the gradients of an optimizer."""
+"""What an update does with an optimizer: zero, measure and clip gradients, and step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import utils
 from torch.optim import Optimizer
+from torch.optim import optimizer as of_torch
 
 from devrun.step import UpdatePolicy
 
 Clip = Callable[[Any], "Tensor | float | None"]
 """Clips the gradients of an optimizer; their norm before, if it is known."""
 Zero = Callable[[Any], None]
+Step = Callable[[Any], None]
+
+_RANGED = Optimizer.profile_hook_step(lambda: None).__code__
+"""What torch puts around the `step` of each class: hooks, and a range for profilers."""
 
 
 def zero_function(optimizer: Any) -> Zero:
@@ -36,6 +41,34 @@ def zero_function(optimizer: Any) -> Zero:
     return zero
 
 
+def step_function(optimizer: Any) -> Step:
+    """What `optimizer.step()` does, less its range for the profiler.
+
+    That takes longer than a small model's update. Where a profiler runs, where hooks
+    wait, or where anything but torch's own stands around the step, it is called whole.
+    """
+    whole: Any = getattr(type(optimizer), "step", None)
+    if getattr(whole, "__code__", None) is not _RANGED:
+        return call_step
+    bare = whole.__wrapped__
+
+    def step(optimizer: Any) -> None:
+        if (
+            type(optimizer).step is not whole
+            or "step" in vars(optimizer)  # a scheduler's, which counts the calls
+            or optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or of_torch._global_optimizer_pre_hooks
+            or of_torch._global_optimizer_post_hooks
+            or torch.autograd._profiler_enabled()
+        ):
+            optimizer.step()
+        else:
+            bare(optimizer)
+
+    return step
+
+
 def largest_gradient(optimizer: Any) -> Tensor | None:
     """The largest gradient of an optimizer; None where there is none.
 
@@ -53,6 +86,11 @@ def largest_gradient(optimizer: Any) -> Tensor | None:
 def call_zero_grad(optimizer: Any) -> None:
     """As everybody does it."""
     optimizer.zero_grad()
+
+
+def call_step(optimizer: Any) -> None:
+    """As everybody does it."""
+    optimizer.step()
 
 
 def clip_function(policy: UpdatePolicy, *, host_shared: bool = False) -> Clip | None:

@@ -20,7 +20,7 @@ from typing import Any, Callable, ClassVar, Optional
 from torch import Tensor, nn
 
 from devrun.devices.finite import FiniteGuard
-from devrun.devices.gradients import Clip, Zero, call_zero_grad
+from devrun.devices.gradients import Clip, Step, Zero, call_step, call_zero_grad
 from devrun.devices.loss_weights import CountItems, LossWeights, count_nothing
 from devrun.devices.placement import ForwardDone, step_module_of
 from devrun.devices.precision import LossScaler
@@ -52,6 +52,8 @@ class UpdateRule:
     strategy: Strategy = field(default_factory=Strategy)
     """How they train one model."""
     zero: Zero = call_zero_grad
+    advance: Step = call_step
+    """One step of the optimizer, where no loss scale is between."""
     autocast: contextlib.AbstractContextManager[Any] | None = None
     splitter: Splitter | None = None
     count_items: CountItems = count_nothing
@@ -120,7 +122,7 @@ class AdapterUpdate(UpdateRule):
         outputs = self.gradients(model, batch, optimizer)
         if self.may_step(model, outputs, optimizer, on_grads):
             if self.scaler is None:
-                optimizer.step()
+                self.advance(optimizer)
             else:
                 self.scaler.step(optimizer)
         if self.after_update is not None:

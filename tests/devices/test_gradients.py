@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim import optimizer as of_torch
 
 from devrun.devices.cpu import CPUAdapter
 from devrun.models.step_module import StepModule
@@ -24,13 +25,11 @@ BATCHES = [
 ]
 
 
-def by_adapter(policy, make=sgd):
+def by_adapter(policy, make=sgd, loss=nn.functional.cross_entropy):
     adapter = CPUAdapter.from_config({})
     adapter.setup(None)
     model = net()
-    wrapped, optimizer = adapter.prepare(
-        StepModule(model, nn.functional.cross_entropy), make(model), policy
-    )
+    wrapped, optimizer = adapter.prepare(StepModule(model, loss), make(model), policy)
     steps = [adapter.train_step(wrapped, batch, optimizer) for batch in BATCHES]
     adapter.teardown()
     return model, [step.log_vars.get("grad_norm") for step in steps]
@@ -75,3 +74,27 @@ def test_a_group_added_in_between_is_zeroed_and_clipped_too():
         norm = torch.cat([param.grad.flatten() for param in model.parameters()]).norm()
         assert float(norm) == pytest.approx(0.01, rel=1e-3)
     adapter.teardown()
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda optimizer, note, _: optimizer.register_step_post_hook(note),
+        lambda _, note, __: of_torch.register_optimizer_step_pre_hook(note),
+        lambda optimizer, note, patch: patch.setattr(optimizer, "step", note),
+        lambda _, note, patch: patch.setattr(torch.optim.SGD, "step", note),
+    ],
+)
+def test_what_is_put_around_a_step_after_prepare_is_called(put, monkeypatch):
+    noted, handles = [], []
+
+    def loss(output, target):
+        if not handles:
+            handles.append(put(made[0], lambda *_: noted.append(1), monkeypatch))
+        return nn.functional.cross_entropy(output, target)
+
+    made = []
+    by_adapter(UpdatePolicy(), lambda model: made.append(sgd(model)) or made[0], loss)
+    if handles[0] is not None:
+        handles[0].remove()
+    assert len(noted) == len(BATCHES)

@@ -51,9 +51,9 @@ EPOCH, ITER = (
 @pytest.mark.parametrize(
     ("runner", "hooks", "most"),
     [
-        (EPOCH, (None, None), 15),
-        (EPOCH, (SCHEDULE, CLIPPING), 31),
-        (ITER, (SCHEDULE, CLIPPING), 38),
+        (EPOCH, (None, None), 16),
+        (EPOCH, (SCHEDULE, CLIPPING), 32),
+        (ITER, (SCHEDULE, CLIPPING), 39),
     ],
 )
 def test_a_step_calls_so_many_functions(runner, hooks, most, tmp_path):
