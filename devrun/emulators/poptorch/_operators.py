@@ -10,7 +10,9 @@ from typing import Any
 from poptorch._errors import Error
 from poptorch._torch_private import TorchDispatchMode, is_composed
 
-_OF_ONE_KERNEL = frozenset({"kthvalue", "cummax", "cummin", "mode", "nan_to_num"})
+_OF_ONE_KERNEL = frozenset(
+    {"kthvalue", "cummax", "cummin", "mode", "nanmedian", "nan_to_num"}
+)
 """Composed of nothing but a helper that computes it."""
 _LIST = Path(__file__).parent / "data" / "poptorch_3_4_ops.txt"
 
