@@ -49,7 +49,7 @@ class LazyGraph:
         # Flat lists of numbers, so that the garbage collector has nothing to visit.
         self.ops: list[int] = []
         self.wires: list[int] = []
-        self.scalars: list[tuple[Any, Any]] = []
+        self.scalars: list[Any] = []
         self.scalar_sites: dict[int, Place | None] = {}
         self.inputs: list[Layout] = []
         self.input_sites: list[Place | None] = []
@@ -181,8 +181,8 @@ class LazyGraph:
             if old != new:
                 layouts = f"{old[1:]} -> {new[1:]}"
                 return f"layout of input {number}: {layouts}", site and Site(*site)
-        pairs = zip(scalars_before, self.scalars)
-        changed = [at for at, (old, new) in enumerate(pairs) if old != new]
+        both = enumerate(zip(scalars_before, self.scalars))
+        changed = [at for at, (old, new) in both if old != new]
         for at in changed:
             self._tell(at)
         if changed:
