@@ -42,7 +42,7 @@ class GLate(nn.Module):
         # remedy: inverse = h.t() @ h
         lengths = [int(n) for n in h.gt(0).sum(1)]  # fault[hpu]: host waits; fault[ipu]: cannot be compiled
         # remedy: lengths = [16] * len(h)
-        parts = torch.stack([row[:n].sum() for row, n in zip(h, lengths)])
+        parts = torch.stack([row[:n].sum() for row, n in zip(h, lengths)])  # fault[hpu]: compiled again
         self.memory = (self.memory + [h.mean().detach()])[-5:]  # fault[hpu]: compiled again; fault[ipu]: once
         # remedy: -
         angle = torch.fft.fft(h).angle().mean()  # fault[hpu]: on the host; fault[ipu]: cannot be compiled

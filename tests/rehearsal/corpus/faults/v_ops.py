@@ -44,7 +44,7 @@ class VOps(nn.Module):
         # remedy: places = h.detach()
         rolled = h.cummax(1).values  # fault[ipu]: cannot be compiled
         # remedy: rolled = h.amax(1, keepdim=True)
-        turned = torch.polar(h.abs(), h).real  # fault[ipu]: cannot be compiled
+        turned = torch.polar(h.abs(), h).real  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: turned = h.abs() * h.cos()
         gamma = torch.special.gammaln(h.abs() + 1)  # fault[hpu]: on the host; fault[ipu]: cannot be compiled
         # remedy: gamma = h.abs()
