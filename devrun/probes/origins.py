@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -74,6 +75,10 @@ class Origins:
 
 PLACED = Origins()
 """Of the rehearsal in this process; also of what code puts on CUDA by its name."""
+
+
+ON_HOST: WeakSet[Any] = WeakSet()
+"""Generators that the user's code made without a device."""
 
 
 def flat_tensors(values: Any) -> Iterator[Tensor]:

@@ -55,7 +55,7 @@ class Sources:
     """
 
     def __init__(self, stands_in: bool = True) -> None:
-        self._less = _guarded if stands_in else _nothing
+        self._less = _guarded if stands_in else lambda _: ast.Pass()
         self._trees: dict[str, ast.Module] = {}
         self._lost: dict[tuple[str, int], set[str]] = {}
         """Function, or 0 for a module -> names that are not there, or not right."""
@@ -125,10 +125,11 @@ class Sources:
 
     def follows(self, error: BaseException) -> bool:
         """Whether it may have raised for want of what was left out before it."""
-        name = getattr(error, "name", None)  # of a NameError or AttributeError
+        name = getattr(error, "name", None)  # of that, or of a NameError
         if isinstance(error, UnboundLocalError):  # which has none
             name = str(error).split("'")[1]
-        if any(name in lost for lost in self._lost.values()):
+        bent = hasattr(getattr(error, "obj", None), BENT)  # of an AttributeError
+        if bent or any(name in lost for lost in self._lost.values()):
             return True
         none = self._none if _NONE in str(error) else set()
         for frame, inside, line in self._places(error):
@@ -288,10 +289,6 @@ def _less(one: Any, less: Callable[[ast.stmt], ast.stmt]) -> ast.stmt:
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
     return less(one)
-
-
-def _nothing(_: ast.stmt) -> ast.stmt:
-    return ast.Pass()
 
 
 def _innermost(inside: Any, line: int) -> Any:
