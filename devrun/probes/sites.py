@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -143,10 +144,17 @@ def defined(made: Any) -> str | None:
     """`file:line` of a class, function or method of the user's; None for any other."""
     try:
         made = inspect.unwrap(made)
-        file, (_, line) = inspect.getsourcefile(made), inspect.getsourcelines(made)
+        return _defined(getattr(made, "__func__", made))
     except (OSError, TypeError):
         return None
-    return user_line([(str(file), line)])
+
+
+@functools.lru_cache(maxsize=None)
+def _defined(made: Any) -> str | None:  # kept: the line of a class takes 50 ms to find
+    file = str(inspect.getsourcefile(made))
+    if user_line([(file, 0)]) is None:
+        return None
+    return user_line([(file, inspect.getsourcelines(made)[1])])
 
 
 def maker_of(loader: Any) -> str | None:
