@@ -212,8 +212,8 @@ def _unsaved(kind: Owner, owner: Any) -> Iterator[str]:
         yield from (n for n, v in vars(owner).items() if type(v).__name__ in _SOURCES)
         return
     own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
-    of_library = is_library(defined(kind) or "/site-packages/")
-    known = () if of_library else getattr(owner, "__dict__", {})
+    site = defined(kind)  # those of a library tell what it did to this very object
+    known = getattr(owner, "__dict__", {}) if site and not is_library(site) else ()
     unsaved = getattr(owner, "_non_persistent_buffers_set", ())
     yield from (name for name in (*known, *unsaved) if name not in own)
 
