@@ -6,15 +6,19 @@ for Python's own modules while it begins.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 PARTS = 8
 """Of a rehearsal's time, an update, stage or loop of the user's may take a part."""
@@ -63,8 +67,8 @@ class NeverEnds(BaseException):
 
 
 @contextmanager
-def timed(seconds: float, start: Callable[..., Any] | None = None) -> Iterator[None]:
-    """Within, `NeverEnds` is raised after `seconds`, from what `start` hooks on."""
+def timed(seconds: float) -> Iterator[None]:
+    """Within, `NeverEnds` is raised after `seconds`."""
     if signal.getitimer(signal.ITIMER_REAL)[0]:  # it is inside another
         yield
         return
@@ -72,16 +76,32 @@ def timed(seconds: float, start: Callable[..., Any] | None = None) -> Iterator[N
     def over(*_: Any) -> None:
         raise NeverEnds
 
-    def begin(*_: Any) -> None:
-        if not signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
     before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        if start is None:
-            begin()
-        with start(begin) if start else nullcontext():
-            yield
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def trained(seconds: float) -> Iterator[None]:
+    """Within, `NeverEnds` is raised by an optimizer's step `seconds` after the first.
+
+    A signal might come while the engine of autograd calls Python, and end the process.
+    """
+    end = math.inf
+
+    def stepped(*_: Any) -> None:
+        nonlocal end
+        now = time.monotonic()
+        end = min(end, now + seconds)
+        if now >= end:
+            raise NeverEnds
+
+    hook = register_optimizer_step_post_hook(stepped)
+    try:
+        yield
+    finally:
+        hook.remove()
