@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -77,8 +76,9 @@ PLACED = Origins()
 """Of the rehearsal in this process; also of what code puts on CUDA by its name."""
 
 
-ON_HOST: WeakSet[Any] = WeakSet()
-"""Generators that the user's code made without a device."""
+ON_HOST: set[Any] = set()
+"""Generators that the user's code made without a device; not every torch can refer
+to one weakly."""
 
 
 def flat_tensors(values: Any) -> Iterator[Tensor]:
