@@ -37,7 +37,8 @@ _IN_LISTS = "a buffer of each: self.register_buffer"
 _MOVED = {"_parameters", "_buffers", "_modules"}
 _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
-_AS_GLOBAL = "NAME.to(x.device) where it is used, or a buffer of it"
+GLOBAL = "the global "
+_AS_GLOBAL = "NAME.to(...) where it is used, or a buffer of it"
 _AS_MODULES = "nn.ModuleList, ModuleDict or ParameterList of it, which is moved"
 
 
@@ -121,7 +122,7 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         for holder, values, label, usual in (
             (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
             (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
-            (around, vars(around), "the global ", _AS_GLOBAL),
+            (around, vars(around), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
                 modules = hidden(value) if values is own else []

@@ -20,7 +20,7 @@ from torch.utils.data._utils import pin_memory
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
-from devrun.probes.origins import DEVICE, PLACED
+from devrun.probes.origins import DEVICE, ON_HOST, PLACED
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
 
@@ -104,16 +104,9 @@ def telling(
         site = sites.line_asking()
         if site is None:  # a graph that is run again
             return
-        note.found(
-            Finding(
-                severity="differs" if name in _LEFT_OUT else "breaks",
-                kind="hard-wired cuda",
-                what=what,
-                why=f"there is no CUDA on {device}",
-                remedy=remedy,
-                site=site if name in _NAMES else _named_at(site, what),
-            )
-        )
+        site = site if name in _NAMES else _named_at(site, what)
+        row = ("hard-wired cuda", what, f"there is no CUDA on {device}", remedy, site)
+        note.found(Finding("differs" if name in _LEFT_OUT else "breaks", *row))
 
     return tell
 
@@ -286,11 +279,14 @@ class Substitutes(TorchFunctionMode):
         def make(_: type, device: Any = "cpu") -> Any:
             if _is_cuda(device):
                 self._tell("torch.Generator('cuda')", "device")
-                device = self._device
+                device = torch.device(self._device)
             try:
-                return plain(device)
+                made = plain(device)
             except RuntimeError:  # an emulated device draws on the host
-                return plain("cpu")
+                made = plain("cpu")
+            if isinstance(device, str):  # not that of a tensor, which may be elsewhere
+                ON_HOST.add(made)
+            return made
 
         return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
@@ -328,8 +324,9 @@ class Substitutes(TorchFunctionMode):
                 of_cuda = type(self_).__module__.startswith(_AMP)
                 self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
-                if name == "GradScaler":
-                    kwargs["enabled"] = False  # CUDA's own operators update it
+                # CUDA's own operators update a scaler; elsewhere torch has neither
+                if name == "GradScaler" or not self._available:
+                    args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)
 

@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 
 from devrun.probes import sites
-from devrun.probes.births import birth_of, built_at, hidden, tag_attributes
+from devrun.probes.births import GLOBAL, birth_of, built_at, hidden, tag_attributes
 from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import PLACED, Host
@@ -228,7 +228,8 @@ def placed(within: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 def tag_host(tensor: Tensor, host: Host) -> None:
-    if tensor.is_cpu:
+    is_known = host.what.startswith(GLOBAL) and born_of([tensor]) is not None
+    if tensor.is_cpu and not is_known:
         PLACED.tag(tensor, host)
 
 

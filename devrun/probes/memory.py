@@ -180,12 +180,7 @@ def size_of(tensors: Iterable[Any]) -> int:
 
 
 def memory_of(
-    training: Training,
-    batch: Any,
-    samples: int,
-    accumulate: int,
-    *,
-    recompute: bool,
+    training: Training, batch: Any, samples: int, accumulate: int, *, recompute: bool
 ) -> Use:
     """The memory of an update without values; `training` is of no use afterwards.
 

@@ -22,6 +22,8 @@ class Notebook:
         self._file = path.open("a", encoding="utf-8", buffering=1)
         self.seen: dict[Any, Finding] = {}
         """What was found, by its key."""
+        self.quiet = False
+        """Whether what is found now is of a trial, and not told."""
         self.left_out = False
         """Whether updates go on without what raised in them."""
 
@@ -32,7 +34,7 @@ class Notebook:
 
     def found(self, finding: Finding) -> None:
         """Write `finding` down; the last of those with one key counts."""
-        if self.seen.get(finding.key) != finding:
+        if not self.quiet and self.seen.get(finding.key) != finding:
             self.seen[finding.key] = finding
             self._write("finding", asdict(finding))
 

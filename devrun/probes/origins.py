@@ -76,6 +76,11 @@ PLACED = Origins()
 """Of the rehearsal in this process; also of what code puts on CUDA by its name."""
 
 
+ON_HOST: set[Any] = set()
+"""Generators that the user's code made without a device; not every torch can refer
+to one weakly."""
+
+
 def flat_tensors(values: Any) -> Iterator[Tensor]:
     """The tensors among an operator's arguments or results: quicker than a walk."""
     for value in values:

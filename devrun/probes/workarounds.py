@@ -64,15 +64,8 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
     if changes and ("breaks", kind, what, site) in seen:
         top = str(place.path[0]) if place else ""
         changes = None if top in _NEEDED else {top: None}
-    return Finding(
-        severity="breaks",
-        kind=kind,
-        what=what,
-        why=why,
-        remedy=remedy or _remedy(changes, why, isinstance(error, DevrunError), site),
-        site=site,
-        fix=changes,
-    )
+    remedy = remedy or _remedy(changes, why, isinstance(error, DevrunError), site)
+    return Finding("breaks", kind, what, why, remedy, site, fix=changes)
 
 
 def _first_line(error: Exception) -> str:

@@ -69,8 +69,8 @@ class GoesOn:
     def whole(self, error: Exception) -> dict[str, int]:
         """Of the sizes that were made smaller, those that `error` names."""
         text = str(error)
-        named = (k for k, n in self.reduced.items() if re.search(rf"\b{n}\b", text))
-        return {key: self.reduced[key] for key in named}
+        sizes = self.reduced.items()
+        return {key: n for key, n in sizes if re.search(rf"\b{n}\b", text)}
 
     @contextmanager
     def around(self, training: Training) -> Iterator[None]:

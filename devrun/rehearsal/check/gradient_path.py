@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from devrun.errors import DivergedError
 from devrun.models import steps
 from devrun.probes import sites
 from devrun.probes.births import hidden, keepers
@@ -21,6 +23,7 @@ from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sources import assigned, made_at
+from devrun.probes.workarounds import refusal
 from devrun.step import Capability, MicroBatches
 from devrun.tensors import held, tensors_in
 
@@ -78,34 +81,78 @@ class _Ends(TorchFunctionMode):
 
 
 class _NotFinite(_Ends):
-    """Notes the line at which numbers become infinite, or none."""
+    """Notes the line at which numbers become infinite, or none; or their gradients."""
+
+    gradient: str | None = None
+    """The line whose gradients are the first that are not finite."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out, site = func(*args, **(kwargs or {})), sites.here(2)
         for tensor in tensors_in(out):
-            if not tensor.isfinite().all():
+            self._watch(tensor.grad_fn, site)
+            if not _finite([tensor]):
                 known = filter(None, map(self.site_of, tensors_in((args, kwargs))))
-                self._sites[id(tensor)] = tensor, next(known, None) or sites.here(2)
+                self._sites[id(tensor)] = tensor, next(known, site)
         return out
 
+    def _watch(self, node: Any, site: str | None) -> None:
+        """See the gradients that `node` makes, and each before it that is new."""
+        todo = [node]
+        while todo:
+            one = todo.pop()
+            if one is not None and one.metadata.setdefault(self, site) is site:
+                one.register_hook(partial(self._passed, site))
+                todo += [before for before, _ in one.next_functions]
 
-def diverges_at(training: Any, batch: Any) -> str | None:
-    """The line that makes the loss infinite, or no number."""
-    return _site_of(_NotFinite(), training, batch)
+    def _passed(self, site: str | None, made: Any, given: Any) -> None:
+        if self.gradient is None and _finite(given) and not _finite(made):
+            self.gradient = site
 
 
-def _site_of(ends: _Ends, training: Any, batch: Any) -> str | None:
-    with suppress(Exception):  # of the user's model, called once more
-        return ends.site_of(run_again(training, batch, ends))
-    return None
+def _finite(tensors: Iterable[Tensor | None]) -> bool:
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        real = (one for one in tensors if one is not None and not one.is_sparse)
+        return all(bool(one.isfinite().all()) for one in real)
+
+
+class Diverges(Probe):
+    """Finds the line of what makes a loss infinite, or none, in a run that goes on."""
+
+    _said: Finding | None = None
+    _ends: _NotFinite | None = None
+
+    def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
+        if not isinstance(error, DivergedError):
+            return None
+        self._said = None if self.note.left_out else refusal(error)
+        return {"optimizer_config.nonfinite": "ignore"}
+
+    def built(self, training: Training) -> None:
+        if self._said:
+            training.runner.register_hook(self)
+            if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
+                self._ends = _NotFinite()
+
+    def watching(self) -> Any:
+        return self._ends or nullcontext()
+
+    def after_train_iter(self, runner: Any) -> None:
+        if self._said and self._ends and not self._said.site:
+            at = self._ends.site_of(runner.outputs["loss"]) or self._ends.gradient
+            self._said = replace(self._said, site=at)
+
+    def after_run(self, runner: Any) -> None:
+        if self._said:
+            self.note.found(self._said)
 
 
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
     """Note an update that trains nothing, at the line that ends the gradient's way."""
-    ends, remedy = _Ends(), _TRAINED
-    site = _site_of(ends, training, batch)
+    ends, remedy, site = _Ends(), _TRAINED, None
+    with suppress(Exception):  # of the user's model, called once more
+        site = ends.site_of(run_again(training, batch, ends))
     why = "no weight takes part in it, so that an update changes none"
     if site:
         remedy = "take out the detach(), item(), argmax or no_grad() there"

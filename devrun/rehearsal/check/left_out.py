@@ -124,10 +124,11 @@ class Sources:
 
     def follows(self, error: BaseException) -> bool:
         """Whether it may have raised for want of what was left out before it."""
-        name = getattr(error, "name", None)  # of a NameError or AttributeError
+        name = getattr(error, "name", None)  # of that, or of a NameError
         if isinstance(error, UnboundLocalError):  # which has none
             name = str(error).split("'")[1]
-        if any(name in lost for lost in self._lost.values()):
+        bent = hasattr(getattr(error, "obj", None), BENT)  # of an AttributeError
+        if bent or any(name in lost for lost in self._lost.values()):
             return True
         none = self._none if _NONE in str(error) else set()
         for frame, inside, line in self._places(error):

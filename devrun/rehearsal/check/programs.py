@@ -45,10 +45,7 @@ class Program:
 
 
 def programs(
-    script: str,
-    words: tuple[str, ...],
-    devices: tuple[str, ...],
-    memory: int | None,
+    script: str, words: tuple[str, ...], devices: tuple[str, ...], memory: int | None
 ) -> list[Program]:
     """A program for each device that it is written for, or of `devices` if given.
 

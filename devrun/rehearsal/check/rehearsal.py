@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from devrun.config.imports import import_custom, import_named, search_folders
 from devrun.config.tree import where
@@ -16,16 +17,16 @@ from devrun.errors import (
     ConfigError,
     DeviceUnavailableError,
     DevrunError,
-    DivergedError,
     UnsupportedFeatureError,
 )
+from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import HardWired
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
-from devrun.rehearsal.check.gradient_path import GradientsProbe, diverges_at, untrained
+from devrun.rehearsal.check.gradient_path import Diverges, GradientsProbe, untrained
 from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
@@ -68,7 +69,7 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
 
 def _probes(request: Request, note: Notebook) -> list[Probe]:
     """Those of the device, and in the first rehearsal those of every device."""
-    kinds: list[type[Probe]] = [HardWired, KeptGraphs, LateParameters]
+    kinds: list[type[Probe]] = [HardWired, KeptGraphs, LateParameters, Diverges]
     if request.first:
         kinds += GradientsProbe, LastBatch
     bring([request.device], request.grants)
@@ -118,24 +119,18 @@ def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
     listed = [names] if isinstance(names, str) else list(names or [])
     good = []
     for name in listed:
-        one = deepcopy(cfg)
-        one.merge_from_dict({"custom_imports.imports": [name]})
+        alone = deepcopy(cfg)
+        alone.merge_from_dict({"custom_imports.imports": [name]})
         try:
-            import_custom(one, folders)
+            import_custom(alone, folders)
             good.append(name)
         except ConfigError as error:
-            left = [other for other in listed if other != name]
+            fix = {"custom_imports.imports": [one for one in listed if one != name]}
             origin = where(wish, "imports").origin
-            note.found(
-                replace(
-                    refusal(error),
-                    kind="import",
-                    what=name,
-                    remedy=f"put the folder of {name} on PYTHONPATH, or remove it",
-                    site=str(origin) if origin else None,
-                    fix={"custom_imports.imports": left},
-                )
-            )
+            remedy = f"put the folder of {name} on PYTHONPATH, or remove it"
+            site = str(origin) if origin else None
+            row = ("import", name, refusal(error).why, remedy, site)
+            note.found(Finding("breaks", *row, fix=fix))
     if len(good) < len(listed):
         cfg.merge_from_dict({"custom_imports.imports": good})
 
@@ -169,9 +164,6 @@ def _trained(
             if training is not None:
                 for probe in probing:
                     safely(note, probe.finish, training)
-            if isinstance(error, DivergedError) and not note.left_out:
-                site = diverges_at(training, updates.batch)
-                note.found(replace(refusal(error), site=site))
             changes = _whole(error, note, going) or _around(error, cfg, note, probing)
             if changes is None:
                 return None
@@ -191,8 +183,6 @@ def _whole(error: Exception, note: Notebook, going: GoesOn) -> dict[str, int]:
 def _around(
     error: Exception, cfg: Any, note: Notebook, probing: list[Probe]
 ) -> dict[str, Any] | None:
-    if isinstance(error, DivergedError):
-        return {"optimizer_config.nonfinite": "ignore"}
     for probe in probing:
         changes: dict[str, Any] | None = safely(note, probe.work_around, error, cfg)
         if changes is not None:
@@ -237,6 +227,9 @@ def _resume(
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
+            if carried:  # which may not be what the user's code would make of it
+                watches.enter_context(suppress(Exception))
+                watches.enter_context(patch.object(note, "quiet", True))
             training.run()
         return second
 

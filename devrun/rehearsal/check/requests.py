@@ -88,12 +88,8 @@ def _has_emulator(device: str) -> bool:
 def _section(cfg: Any, device: str, emulated: bool, mode: str) -> Any:
     """`device` of the config, with the options that it has for this device."""
     given = cfg.get("device")
-    own = (
-        dict(given)
-        if isinstance(given, Mapping) and given.get("type", device) == device
-        else {}
-    )
-    section = {**own, "type": device, DELETE: True}
+    mine = isinstance(given, Mapping) and given.get("type", device) == device
+    section = {**(given if mine else {}), "type": device, DELETE: True}
     if emulated:
         section["emulate"] = True
     if mode:

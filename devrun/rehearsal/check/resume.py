@@ -22,7 +22,7 @@ from devrun.hooks.base import Priority
 from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, own_parts
-from devrun.probes.sites import defined
+from devrun.probes.sites import defined, is_library
 from devrun.probes.sources import assigned
 from devrun.run import Run
 from devrun.runners.training import Training
@@ -97,6 +97,8 @@ class Updates(Watching):
         begun = training if first is None else first.training
         self._known = list(begun.runner.model.parameters())
         self.by_number: dict[int, Update] = {}
+        self.broke = False
+        """Whether it ended before its end."""
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
         self.training: Training = training
@@ -157,6 +159,11 @@ class Updates(Watching):
         """What the last update made counts as what one more began with."""
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
 
+    def on_exception(self, runner: Run, _: BaseException) -> None:
+        """An update that raises is another than one that does not."""
+        self.by_number[runner.iter] = Update(self._weights, self._batch, "")
+        self.broke = True
+
     def after_train_epoch(self, runner: Run) -> None:
         if runner.state.by_epoch and runner.epoch == 0:
             self._save(runner)
@@ -172,14 +179,15 @@ class Updates(Watching):
 
 
 def _owners(training: Training) -> dict[tuple[Owner, int], Any]:
-    """Model, hooks, data set and optimizer, what of the user's objects these keep, and
-    the files that they are in: by class, and number among those of the class."""
+    """Model, loss, hooks, data set, optimizer, what of the user's objects they keep,
+    and the files that they are in: by class, and number among those of the class."""
     runner, loader = training.runner, training.loaders[0]
     names = ("dataset", "collate_fn", "sampler")
     data = (getattr(loader, name, None) for name in names)
     found: dict[tuple[Owner, int], Any] = {}
     numbers: Counter[Any] = Counter()
-    for owner in keepers((*runner.model.modules(), *own_parts(runner), *data)):
+    modules = runner.session.step_module.modules()  # of model and loss
+    for owner in keepers((*modules, *own_parts(runner), *data)):
         found[type(owner), numbers[type(owner)]] = owner
         numbers[type(owner)] += 1
     # a class that a program executes may be of no file that is loaded
@@ -204,7 +212,8 @@ def _unsaved(kind: Owner, owner: Any) -> Iterator[str]:
         yield from (n for n, v in vars(owner).items() if type(v).__name__ in _SOURCES)
         return
     own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
-    known = getattr(owner, "__dict__", {}) if defined(kind) else ()
+    site = defined(kind)  # those of a library tell what it did to this very object
+    known = getattr(owner, "__dict__", {}) if site and not is_library(site) else ()
     unsaved = getattr(owner, "_non_persistent_buffers_set", ())
     yield from (name for name in (*known, *unsaved) if name not in own)
 
@@ -294,23 +303,18 @@ def differences(
     end = time.monotonic() + seconds
     carried = dict(list(first.changed.items())[:_TRIED])
     blamed = []
-    try:
-        whole = resumed(carried) if carried and found.what != "weights" else second
-        for key in carried if whole.by_number != second.by_number else ():
-            if time.monotonic() > end:
-                break
-            rest = {other: carried[other] for other in carried if other != key}
-            blamed += [_difference(whole, resumed(rest), [key], sure=True)]
-    except Exception:  # noqa: BLE001 - the user's own, with what it is given
-        blamed = []
+    whole = resumed(carried) if carried and found.what != "weights" else second
+    differs = whole.by_number != second.by_number and not whole.broke
+    for key in carried if differs else ():
+        if time.monotonic() > end:
+            break
+        rest = {other: carried[other] for other in carried if other != key}
+        blamed += [_difference(whole, resumed(rest), [key], sure=True)]
     yield from [one for one in blamed if one is not None] or [found]
 
 
 def _difference(
-    first: Updates,
-    second: Updates,
-    keys: list[Key],
-    sure: bool = False,
+    first: Updates, second: Updates, keys: list[Key], sure: bool = False
 ) -> Finding | None:
     """The first update of `second` that is not as in `first`, by what went into it.
 

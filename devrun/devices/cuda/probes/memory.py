@@ -79,11 +79,7 @@ class Memory(Probe):
             yield self._finding(training, size, use, limit)
 
     def _use(
-        self,
-        training: Training,
-        samples: int,
-        accumulate: int,
-        recompute: bool = False,
+        self, training: Training, samples: int, accumulate: int, recompute: bool = False
     ) -> Use:
         """The memory of `samples`."""
 
@@ -107,17 +103,13 @@ class Memory(Probe):
             else "device: {type: cuda} with fewer weights on each GPU (fsdp), or a "
             "smaller model or sample: one sample does not fit"
         )
-        return Finding(
-            severity="breaks",
-            kind="out of memory",
-            what=f"{size.key}: {size.samples}",
-            why=f"it needs {size_text(use.peak)} in {use.held_by} ({split}) and about "
+        why = (
+            f"it needs {size_text(use.peak)} in {use.held_by} ({split}) and about "
             f"{margin} for CUDA's context, workspaces and allocator; there are "
-            f"{size_text(limit)}",
-            remedy=remedy,
-            site=size.site,
-            fix=fix,
+            f"{size_text(limit)}"
         )
+        what = f"{size.key}: {size.samples}"
+        return Finding("breaks", "out of memory", what, why, remedy, size.site, fix=fix)
 
     def _fitting(
         self, training: Training, size: BatchSize, limit: int

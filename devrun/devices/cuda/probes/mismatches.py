@@ -26,6 +26,11 @@ _LENGTHS = (
     "they are on the device, and it reads them on the host",
     "lengths.cpu(), or lengths that no batch takes to the device",
 )
+_DRAWS = (
+    "torch.Generator",
+    "it is one of the host, and the device draws by its own",
+    "torch.Generator(device=x.device), or draw without device= and .to(x.device)",
+)
 _NUMPY = (
     "numpy reads the host's memory only: a TypeError on the device",
     "x.detach().cpu().numpy(), at the log interval: it is a sync",
@@ -60,8 +65,10 @@ class Mismatches(Judge):
                 self._note(MISMATCH, host.what, why, remedy, host.site or site)
 
     def leaves(self, call: str) -> None:
-        site = line_asking() if call in ("numpy", "__array__") else None
-        if site is not None:
+        site = line_asking()
+        if site and call == "generator":
+            self._note(MISMATCH, *_DRAWS, site)
+        elif site and call in ("numpy", "__array__"):
             what = ".numpy()" if call == "numpy" else "numpy"
             self._note("numpy on the device", what, *_NUMPY, site)
 

@@ -89,10 +89,10 @@ class Steps(Probe):
         calls = Calls(self.origins, self.judges)
         with ExitStack() as stack:
             for name in ("save", "from_numpy"):
-                given = getattr(torch, name)
-                stack.enter_context(patch.object(torch, name, calls.through(given)))
-            waits = patch.object(torch.cuda, "synchronize", self._synchronized)
-            stack.enter_context(waits)
+                told = calls.through(getattr(torch, name))
+                stack.enter_context(patch.object(torch, name, told))
+            wait = lambda *_: self.syncs.leaves("synchronize")  # noqa: E731
+            stack.enter_context(patch.object(torch.cuda, "synchronize", wait))
             stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)
@@ -117,14 +117,12 @@ class Steps(Probe):
         read what it likes."""
         return self._runner.session.wrapped.training and self.active * self.updates
 
-    def _synchronized(self, *_: Any) -> None:
-        self.syncs.leaves("synchronize")
-
     def before_run(self, runner: Run) -> None:
         guard = self._runner.adapter.update.guard
         if guard is not None:  # later, the weights are no numbers either
             guard.immediate = True
-        for tensor in (*runner.model.parameters(), *runner.model.buffers()):
+        whole = self._runner.session.step_module
+        for tensor in (*whole.parameters(), *whole.buffers()):
             self.origins.tag(tensor, DEVICE)
 
     def before_train_iter(self, runner: Run) -> None:

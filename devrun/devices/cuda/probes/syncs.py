@@ -40,7 +40,9 @@ _LABELS = {
     "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
 }
 """Call -> its name for a reader, and what to do."""
+_UNIQUE = "sort, and compare with the element before: a shape that no value changes"
 _REMEDIES = {
+    "_local_scalar_dense": _READ,
     "nonzero": _MASK,
     "masked_select": _MASK,
     "index": _MASK,
@@ -54,31 +56,19 @@ _REMEDIES = {
         ("_linalg_eigh", "linalg_eig", "linalg_eigvals", "_linalg_svd", "linalg_pinv"),
         "once in many updates, and keep what it gave in a buffer",
     ),
+    **dict.fromkeys(
+        ("_unique", "_unique2", "unique_dim", "unique_consecutive"), _UNIQUE
+    ),
 }
-_UNIQUE = "sort, and compare with the element before: a shape that no value changes"
-_READS = frozenset(
-    [
-        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "allclose"),
-        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"),
-        *("_linalg_check_errors", "_linalg_eigh", "linalg_eig", "linalg_eigvals"),
-        *("_linalg_svd", "linalg_pinv"),
-    ]
-)
+"""Operator that waits, where it is given a tensor of the device -> what to do."""
 KIND = "host sync"
 _WHY = "the host waits here until the GPU has done all that was queued"
 
 
 def clipping(site: str | None) -> Finding:
     """That of a config which has every norm of the gradients looked at."""
-    return Finding(
-        severity="slow",
-        kind=KIND,
-        what="error_if_nonfinite",
-        why=_WHY,
-        remedy="leave it out: nonfinite: stop looks at the norms at the log interval",
-        site=site,
-        per_step=1,
-    )
+    remedy = "leave it out: nonfinite: stop looks at the norms at the log interval"
+    return Finding("slow", KIND, "error_if_nonfinite", _WHY, remedy, site, per_step=1)
 
 
 class Syncs(Judge):
@@ -98,16 +88,14 @@ class Syncs(Judge):
         usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
         if op.indexes:
             return "x[mask]", usual[1]
-        if op.name == "_local_scalar_dense":
-            usual = (usual[0], _READ)
-        elif op.call == "where":
+        if op.call == "where":
             usual = ("where(condition)", _MASK)
         if op.call == "backward" and op.name != "_local_scalar_dense":
             return op.name, usual[1]
         return _LABELS.get(op.call, usual)
 
     def leaves(self, call: str) -> None:
-        if self._updating() and call not in ("numpy", "__array__"):
+        if self._updating() and call in _LABELS:
             self._note(*_LABELS[call])
 
     def findings(self, updates: int) -> Iterator[Finding]:
@@ -141,7 +129,7 @@ class Syncs(Judge):
         if op.name == "copy_":  # to the host
             mine, given = map(self._origins.of, op.inputs[:2])
             return isinstance(mine, Host) and given is DEVICE
-        return op.name in _READS and self._origins.on_device(op.inputs[0])
+        return op.name in _REMEDIES and self._origins.on_device(op.inputs[0])
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.probes.births import birth_of, built_on_host
 from devrun.probes.finding import Finding
-from devrun.probes.origins import DEVICE, Host, Origins, flat_tensors
+from devrun.probes.origins import DEVICE, ON_HOST, Host, Origins, flat_tensors
 from devrun.tensors import tensors_in
 
 _SHOWN = ("__repr__", "__str__", "__format__")
@@ -27,7 +27,6 @@ _MOVES = ("to", "cuda", "type")
 _COPIES = ("to", "cpu")
 """Those of `_LEAVE` whose result is a tensor on the host."""
 _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
-_HOST = "cpu"
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
 _FRESH = "aten::lift_fresh"
@@ -74,7 +73,7 @@ class Judge(ABC):
     def operator(self, op: Op) -> None: ...
 
     def leaves(self, call: str) -> None:
-        """`call` reads the whole of a tensor that would be on the device."""
+        """`call` reads a tensor of the device; a `generator` of the host fills one."""
 
     def findings(self, updates: int) -> Iterator[Finding]:
         """What came of so many updates."""
@@ -102,6 +101,9 @@ class Calls(TorchFunctionMode):
         self.autocast = torch.is_autocast_enabled("cpu")
         self.name = name = getattr(func, "__name__", "")
         first = args[0] if args else None
+        placed = kwargs.get("device") or self._origins.on_device(first)
+        if placed and kwargs.get("generator") in ON_HOST:
+            self._tell("generator")
         try:
             if name in _LEAVE or (name == "to" and _to_host(args, kwargs)):
                 return self._leaving(name, func, args, kwargs)
@@ -143,9 +145,12 @@ class Calls(TorchFunctionMode):
     def _reads(self, name: str, tensors: Iterable[Tensor]) -> None:
         """The call `name` reads all of them, one by one."""
         if not self.quiet and any(map(self._origins.on_device, tensors)):
-            for judge in self._judges:
-                judge.leaves(name)
+            self._tell(name)
             self.quiet = True
+
+    def _tell(self, name: str) -> None:
+        for judge in self._judges:
+            judge.leaves(name)
 
     def _leaving(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
@@ -173,7 +178,7 @@ class Calls(TorchFunctionMode):
 def _to_host(args: Any, kwargs: Any) -> bool:
     """Whether `.to` was asked for the host by name; its own device says `cpu` too."""
     target = kwargs.get("device", args[1] if len(args) > 1 else None)
-    return target == _HOST and isinstance(target, str)
+    return target == "cpu" and isinstance(target, str)
 
 
 class Operators(TorchDispatchMode):

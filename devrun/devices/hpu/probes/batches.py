@@ -55,19 +55,15 @@ class BatchShapes(Probe):
         alike = [one for one in shapes[1:] if one.names == first.names]
         different = {each.name: each for one in alike for each in differing(one, first)}
         fix = self._fix(ShapesError("", list(different.values())).fix)
-        updates = len(self._new)
-        return Finding(
-            severity="slow",
-            kind="changing shapes",
-            what="batch",
-            why=f"{len(shapes)} shapes in {updates} updates, as {_sizes(different)}: "
-            "graphs are compiled again for each new one",
-            remedy=f"{pasted(fix)} makes few of them (docs/bucketing.md)"
-            if fix
-            else "resize or pad the samples to few sizes (data set, or collate_fn)",
-            site=maker_of(loader) or self._line,
-            fix=fix,
+        why = (
+            f"{len(shapes)} shapes in {len(self._new)} updates, as "
+            f"{_sizes(different)}: graphs are compiled again for each new one"
         )
+        remedy = "resize or pad the samples to few sizes (data set, or collate_fn)"
+        if fix:
+            remedy = f"{pasted(fix)} makes few of them (docs/bucketing.md)"
+        row = ("changing shapes", "batch", why, remedy, maker_of(loader) or self._line)
+        return Finding("slow", *row, fix=fix)
 
     def _fix(self, one_shape: dict[str, Any] | None) -> dict[str, Any] | None:
         """The config's keys that make few shapes, of those that make a single one."""

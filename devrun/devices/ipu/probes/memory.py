@@ -57,17 +57,14 @@ class Memory:
         fix = self._fewer()
         if not fix and trace is not None:
             fix = self._divided(trace, cfg)
-        return Finding(
-            severity="breaks" if self._told else "advice",
-            kind="memory",
-            what=f"IPU {fullest}",
-            why=f"about {total / _MIB:.4g} MiB ({parts}) by the emulator's estimate "
-            f"for a micro-batch of {self._sizes.micro}, where {whose} "
-            f"{self._limit / _MIB:.4g}",
-            remedy=pasted(fix) if fix else _OTHERWISE,
-            site=self._sizes.lines["micro"],
-            fix=fix,
+        why = (
+            f"about {total / _MIB:.4g} MiB ({parts}) by the emulator's estimate for "
+            f"a micro-batch of {self._sizes.micro}, where {whose} "
+            f"{self._limit / _MIB:.4g}"
         )
+        remedy = pasted(fix) if fix else _OTHERWISE
+        said = ("memory", f"IPU {fullest}", why, remedy, self._sizes.lines["micro"])
+        return Finding("breaks" if self._told else "advice", *said, fix=fix)
 
     def _fewer(self) -> dict[str, Any] | None:
         """The largest micro-batch that has room, with as many samples an update."""

@@ -39,17 +39,12 @@ def unbalanced(step: Any, trace: Trace, cfg: Any, site: str | None) -> Finding |
     fix = edges_of(better, cfg)
     fullest = work.index(most)
     shares = ", ".join(f"IPU {i}: {done / total:.0%}" for i, done in enumerate(work))
-    return Finding(
-        severity="slow",
-        kind="split",
-        what=f"IPU {fullest}",
-        why=f"it has {most / total:.0%} of the work, for which the others wait "
-        f"({shares}); a better division has {better.most_flops / total:.0%} in its "
-        "largest",
-        remedy=pasted(fix),
-        site=site,
-        fix=fix,
+    why = (
+        f"it has {most / total:.0%} of the work, for which the others wait ({shares}); "
+        f"a better division has {better.most_flops / total:.0%} in its largest"
     )
+    row = ("split", f"IPU {fullest}", why, pasted(fix), site)
+    return Finding("slow", *row, fix=fix)
 
 
 def torn(
@@ -74,17 +69,13 @@ def torn(
                 key_of(cfg, "train_split_edges"): more,
                 key_of(cfg, "executionStrategy"): "AutoIncrement",
             }
-            yield Finding(
-                severity="breaks",
-                kind="shared weights",
-                what=name,
-                why=f"on IPU {home[other]} it is the weight {first} of IPU {ipu}, and "
-                "a pipeline holds a weight on one IPU",
-                remedy=f"one more edge, by which it runs there: {pasted(fix)}",
-                site=assigned(type(step.module), name)[0]
-                or made_at(step.module, layer),
-                fix=fix,
+            why = (
+                f"on IPU {home[other]} it is the weight {first} of IPU {ipu}, and a "
+                "pipeline holds a weight on one IPU"
             )
+            remedy = f"one more edge, by which it runs there: {pasted(fix)}"
+            site = assigned(type(step.module), name)[0] or made_at(step.module, layer)
+            yield Finding("breaks", "shared weights", name, why, remedy, site, fix=fix)
 
 
 def edges_of(split: Split, cfg: Any) -> dict[str, Any]:
