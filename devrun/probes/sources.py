@@ -7,14 +7,15 @@ import inspect
 import linecache
 import re
 import textwrap
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, Union
 
 from torch import nn
 
 from devrun.probes.sites import user_line
 
 _ADDS = ("append", "appendleft", "extend", "insert", "add")
+_Owner = Union[type, ModuleType, CodeType]
 
 
 def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
@@ -40,7 +41,7 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     return None, ""
 
 
-def _source(owner: type | ModuleType) -> tuple[list[str], int, str]:
+def _source(owner: _Owner) -> tuple[list[str], int, str]:
     """Its lines, the number of the first, and its file; no lines where it has none."""
     try:
         lines, first = inspect.getsourcelines(owner)
@@ -55,31 +56,33 @@ def names(model: nn.Module, error: KeyError) -> bool:
     return any(str(key) in line for key in error.args[:1] for line in lines)
 
 
-def _tree(owner: type) -> tuple[ast.Module, int, str]:
+def _tree(owner: _Owner) -> tuple[ast.Module, int, str]:
     """Its source as a tree, the number of its first line, and its file."""
     lines, first, file = _source(owner)
     return ast.parse(textwrap.dedent("".join(lines))), first, file
 
 
-def stored(owner: type, name: str) -> str | None:
-    """The last line of the class that adds to `self.name`, or else that sets it."""
+def stored(owner: _Owner, name: str) -> str | None:
+    """The last line of the class that adds to `self.name`, or else that sets it; of
+    a module or code, to `name`."""
     tree, first, file = _tree(owner)
-    nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name)]
+    of = "attr" if isinstance(owner, type) else "id"
+    nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name, of)]
     adds = [one for one in nodes if isinstance(one, ast.Call)]
     found = [one.lineno for one in adds or nodes]
-    return user_line([(file, first + max(found) - 1)]) if found else None
+    return user_line([(file, max(first, 1) + max(found) - 1)]) if found else None
 
 
-def _stores(node: Any, name: str) -> bool:
+def _stores(node: Any, name: str, of: str = "attr") -> bool:
     """`self.name = ...`, alone or among others, or `self.name.append(...)`."""
     if isinstance(node, ast.Call):
         called: Any = node.func
         adds = getattr(called, "attr", None) in _ADDS
-        return adds and getattr(called.value, "attr", None) == name
+        return adds and getattr(called.value, of, None) == name
     stored = isinstance(getattr(node, "ctx", None), ast.Store)
     if isinstance(node, ast.Subscript):
         node = node.value
-    return stored and getattr(node, "attr", None) == name
+    return stored and getattr(node, of, None) == name
 
 
 def carried(owner: type, name: str) -> str | None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import sys
+import traceback
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from types import CodeType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules import module as modules
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from devrun.hooks.base import Priority
 from devrun.probes import sites
 from devrun.probes.births import keepers
 from devrun.probes.finding import Finding
+from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, own_parts
 from devrun.probes.sources import stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
@@ -37,8 +43,8 @@ _RETAIN = (
 )
 _AFTER = "made after the optimizer, it is not trained; a resume finds no place for it"
 _SIZED = "where the size comes from the data"
-_GROWS = 3
-"""Updates over which what is kept must grow."""
+_GROWS, _LOOKS = 3, 10
+"""Updates over which what is kept must grow, of so many of a program's loop."""
 
 
 def backward_faults(
@@ -147,23 +153,60 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, int]]:
-    """Owner, name and number of tensors with a graph, of attributes that hold some."""
+def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, set[Any]]]:
+    """Owner, name and graph of attributes that hold tensors with one."""
     for owner in keepers(owners):
         own = {**vars(owner), **getattr(owner, "_buffers", {})}
         for name, value in own.items():
-            count = sum(_length(one.grad_fn) for one in held(value))
-            if count:
-                yield owner, name, count
+            if nodes := _nodes(value):
+                yield owner, name, nodes
 
 
-def _length(node: Any) -> int:
-    """Of the way to its first source: a sum over updates goes through all of them."""
-    length = 0
-    while node is not None:
-        length += 1
-        node = node.next_functions[0][0] if node.next_functions else None
-    return length
+def _nodes(value: Any) -> set[Any]:
+    """Of the way from each of its tensors to its first source: a sum over updates goes
+    through all of them."""
+    found: set[Any] = set()
+    for one in held(value):
+        node = one.grad_fn
+        while node is not None and node not in found:
+            found.add(node)
+            node = node.next_functions[0][0] if node.next_functions else None
+    return found
+
+
+class _Growing:
+    """Notes what has all of the last update's graph at the next, and more of it."""
+
+    def __init__(self, note: Notebook) -> None:
+        self._note = note
+        self._seen: dict[Any, tuple[set[Any], int]] = {}
+
+    def look(self, key: Any, owner: Any, name: str, nodes: set[Any]) -> None:
+        """At the `nodes` of an attribute, or of a variable of code, once an update."""
+        before, last = self._seen.get((key, name), (set(), 0))
+        times = last + 1 if before < nodes else 0
+        self._seen[key, name] = nodes, times
+        if times == _GROWS:
+            site = stored(owner, name)
+            self._note.found(Finding("slow", "kept graph", name, *_GROWN, site))
+
+
+def kept_by_program(note: Notebook) -> Any:
+    """Within, variables of a program that keep graphs are found, as of a model."""
+    growing = _Growing(note)
+    looks: Counter[CodeType] = Counter()
+
+    def stepped(*_: Any) -> None:
+        for frame, _line in traceback.walk_stack(sys._getframe(1)):
+            code, own = frame.f_code, frame.f_locals
+            owner = sys.modules["__main__"] if own is frame.f_globals else code
+            looks[code] += 1
+            known = sites.user_line([(code.co_filename, 1)])
+            if known and looks[code] <= _LOOKS:  # which takes long in long lists
+                for name, value in list(own.items()):
+                    growing.look(code, owner, name, _nodes(value))
+
+    return register_optimizer_step_post_hook(stepped)
 
 
 class KeptGraphs(Probe):
@@ -172,20 +215,14 @@ class KeptGraphs(Probe):
     priority = Priority.LOWEST
 
     def built(self, training: Training) -> None:
-        self._counts: dict[tuple[int, type, str], list[int]] = {}
+        self._growing = _Growing(self.note)
         self._whole = training.runner.session.step_module
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        for owner, name, count in _kept((*self._whole.modules(), *own_parts(runner))):
-            key = id(owner), type(owner), name
-            self._counts.setdefault(key, []).append(count)
-
-    def after(self, training: Training) -> Iterator[Finding]:
-        for (_, owner, name), counts in self._counts.items():
-            if len(counts) >= _GROWS and counts == sorted(set(counts)):
-                yield Finding("slow", "kept graph", name, *_GROWN, stored(owner, name))
+        for owner, name, nodes in _kept((*self._whole.modules(), *own_parts(runner))):
+            self._growing.look(id(owner), type(owner), name, nodes)
 
 
 class LateParameters(Probe):

@@ -20,6 +20,7 @@ from devrun.probes.lifetime import PARTS
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe, safely
 from devrun.probes.sites import of_error
+from devrun.rehearsal.check.graph_faults import kept_by_program
 from devrun.rehearsal.check.left_out import run_script
 from devrun.rehearsal.check.requests import probes_of, usual
 
@@ -80,7 +81,7 @@ def run(program: Program, note: Notebook, seconds: float) -> None:
     with note.stage("the program"):
         timer.start()
         try:
-            with watch.getting_past():
+            with watch.getting_past(), kept_by_program(note):
                 run_script(
                     program.script,
                     _main(program.script),

@@ -25,7 +25,7 @@ model = Wave().to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 weight = torch.from_numpy(weight).float()  # fault[hpu]: device mismatch
 # remedy: weight = torch.from_numpy(weight).float().to(device)
-state = None
+state, losses = None, []
 for turn in range(6):
     steps = np.linspace(turn, turn + 1, 12, dtype=np.float32)
     x = torch.from_numpy(np.sin(steps)[None, :, None])  # fault[hpu]: device mismatch
@@ -40,4 +40,6 @@ for turn in range(6):
     htcore.mark_step()
     optimizer.step()
     htcore.mark_step()
+    losses.append(loss)  # fault[hpu]: kept graph
+    # remedy: losses.append(loss.detach())
 print(made.shape, loss.item())
