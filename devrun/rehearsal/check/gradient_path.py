@@ -102,7 +102,8 @@ class _NotFinite(_Ends):
         todo = [node]
         while todo:
             one = todo.pop()
-            if one is not None and one.metadata.setdefault(self, site) is site:
+            if one is not None and self not in one.metadata:
+                one.metadata[self] = site
                 one.register_hook(partial(self._passed, site))
                 todo += [before for before, _ in one.next_functions]
 
