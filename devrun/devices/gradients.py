@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_torch
 
 from devrun.step import UpdatePolicy
+from devrun.torch_features import lacks
 
 Clip = Callable[[Any], "Tensor | float | None"]
 """Clips the gradients of an optimizer; their norm before, if it is known."""
@@ -103,14 +104,28 @@ def clip_function(policy: UpdatePolicy, *, host_shared: bool = False) -> Clip | 
     options = dict(policy.grad_clip)
     by_value = "clip_value" in options
     function: Any = utils.clip_grad_value_ if by_value else utils.clip_grad_norm_
+    if host_shared and not by_value and not lacks("2.6"):
+        function = _clipped_where_needed
 
     def clip(optimizer: Any) -> Tensor | float | None:
         norm: Any = function(_parameters(optimizer), **options)
-        read = host_shared and norm is not None
+        read = host_shared and isinstance(norm, Tensor)
         value: Tensor | float | None = norm.tolist() if read else norm
         return value
 
     return clip
+
+
+def _clipped_where_needed(
+    params: list[Tensor], max_norm: float, foreach: bool | None = None, **how: Any
+) -> float:
+    """`clip_grad_norm_`, but gradients are not multiplied by exactly 1."""
+    grads = [param.grad for param in params if param.grad is not None]
+    total = utils.get_total_norm(grads, foreach=foreach, **how)
+    norm: float = total.item()
+    if not max_norm / (norm + 1e-6) >= 1.0:  # as torch has it; also where it is nan
+        utils.clip_grads_with_norm_(params, max_norm, total, foreach)
+    return norm
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:

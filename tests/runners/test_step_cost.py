@@ -52,7 +52,7 @@ EPOCH, ITER = (
     ("runner", "hooks", "most"),
     [
         (EPOCH, (None, None), 16),
-        (EPOCH, (SCHEDULE, CLIPPING), 32),
+        (EPOCH, (SCHEDULE, CLIPPING), 33),
         (ITER, (SCHEDULE, CLIPPING), 39),
     ],
 )
