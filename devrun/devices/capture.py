@@ -218,9 +218,11 @@ def _filled_in(was: Any, now: Any) -> bool:
 
 def _is_object(copied: Any) -> bool:
     """Whether it was copied of a plain object, as a config is, and no container."""
-    pair = copied if isinstance(copied, tuple) and len(copied) == 2 else (object, 0)
+    if not (isinstance(copied, tuple) and len(copied) == 2):
+        return False
+    kind, inner = copied  # with a dict the first is always a class
     containers = (Mapping, list, tuple, deque)
-    return isinstance(pair[1], dict) and not issubclass(pair[0], containers)
+    return isinstance(inner, dict) and not issubclass(kind, containers)
 
 
 def _class_of(module: Any) -> type[Any]:

@@ -198,13 +198,14 @@ def kept_by_program(note: Notebook) -> Any:
 
     def stepped(*_: Any) -> None:
         for frame, _line in traceback.walk_stack(sys._getframe(1)):
-            code, own = frame.f_code, frame.f_locals
+            code = frame.f_code
+            looks[code] += 1  # in long lists a look takes long
+            if looks[code] > _LOOKS or not sites.user_line([(code.co_filename, 1)]):
+                continue
+            own = frame.f_locals
             owner = sys.modules["__main__"] if own is frame.f_globals else code
-            looks[code] += 1
-            known = sites.user_line([(code.co_filename, 1)])
-            if known and looks[code] <= _LOOKS:  # which takes long in long lists
-                for name, value in list(own.items()):
-                    growing.look(code, owner, name, _nodes(value))
+            for name, value in list(own.items()):
+                growing.look(code, owner, name, _nodes(value))
 
     return register_optimizer_step_post_hook(stepped)
 

@@ -91,8 +91,10 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 told = calls.through(getattr(torch, name))
                 stack.enter_context(patch.object(torch, name, told))
-            wait = lambda *_: self.syncs.leaves("synchronize")  # noqa: E731
-            stack.enter_context(patch.object(torch.cuda, "synchronize", wait))
+            waits = patch.object(
+                torch.cuda, "synchronize", lambda *_: self.syncs.leaves("synchronize")
+            )
+            stack.enter_context(waits)
             stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)

@@ -101,9 +101,9 @@ class Calls(TorchFunctionMode):
         self.autocast = torch.is_autocast_enabled("cpu")
         self.name = name = getattr(func, "__name__", "")
         first = args[0] if args else None
-        placed = kwargs.get("device") or self._origins.on_device(first)
-        if placed and kwargs.get("generator") in ON_HOST:
-            self._tell("generator")
+        if kwargs.get("generator") in ON_HOST:
+            if kwargs.get("device") or self._origins.on_device(first):
+                self._tell("generator")
         try:
             if name in _LEAVE or (name == "to" and _to_host(args, kwargs)):
                 return self._leaving(name, func, args, kwargs)

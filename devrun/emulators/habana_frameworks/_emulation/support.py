@@ -103,8 +103,7 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
     # Without a kernel for the CPU torch composes it of other operators, here as there.
     has_kernel = _overload(name).has_kernel_for_dispatch_key
     if not has_kernel("CPU"):
-        hosted = base in _OF_HOSTED or _only_by_out(name)
-        return not hosted
+        return base not in _OF_HOSTED and not _only_by_out(name)
     # Torch runs a structured operator by the kernel of the form that has `out`.
     structured = has_kernel("CompositeExplicitAutogradNonFunctional")
     return structured and any(out in supported_names() for out in _out_forms(name))
