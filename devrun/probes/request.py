@@ -38,5 +38,7 @@ class Request:
     """Bytes that the device has; None where nobody said it."""
     torch_device: str = "cpu"
     """On which torch has the tensors."""
+    resumes: bool = True
+    """Whether it goes on from its save too: once for each device."""
     first: bool = False
     """Whether it also looks at what is the same on every device."""

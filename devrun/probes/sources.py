@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import re
+import sys
 import textwrap
 from types import CodeType, ModuleType
 from typing import Any, Union
@@ -14,6 +15,8 @@ from torch import nn
 
 from devrun.probes.sites import user_line
 
+_TAKES = ("clear", "pop", "popleft", "popitem", "remove")
+_BY_SIZE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _ADDS = ("append", "appendleft", "extend", "insert", "add")
 _Owner = Union[type, ModuleType, CodeType]
 
@@ -73,6 +76,27 @@ def stored(owner: _Owner, name: str) -> str | None:
     return user_line([(file, max(first, 1) + max(found) - 1)]) if found else None
 
 
+def bounded(owner: type, name: str) -> bool:
+    """Whether its file takes something out of what is called `name`, sets it anew, or
+    asks what is in it."""
+    sets, parts = 0, []
+    for node in ast.walk(_tree(sys.modules[owner.__module__])[0]):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            sets += node.attr == name
+        elif isinstance(node, ast.AugAssign):
+            sets -= getattr(node.target, "attr", None) == name
+        elif isinstance(node, ast.Call):
+            takes = getattr(node.func, "attr", None) in _TAKES
+            parts += [getattr(node.func, "value", None)] if takes else []
+            parts += node.args if getattr(node.func, "id", None) == "len" else []
+        elif isinstance(node, ast.Subscript):
+            whole = isinstance(node.slice, ast.Slice) or isinstance(node.ctx, ast.Del)
+            parts += [node.value] if whole else []
+        elif isinstance(node, ast.Compare):
+            parts += node.comparators
+    return sets > 1 or any(getattr(one, "attr", None) == name for one in parts)
+
+
 def _stores(node: Any, name: str, of: str = "attr") -> bool:
     """`self.name = ...`, alone or among others, or `self.name.append(...)`."""
     if isinstance(node, ast.Call):
@@ -103,6 +127,29 @@ def carried(owner: type, name: str) -> str | None:
             line = max(one.lineno for one in stores)
             return user_line([(file, first + line - 1)])
     return None
+
+
+def decides(owner: type, name: str) -> bool:
+    """Whether the class compares `self.name` by size, or a module computes with it,
+    and not only what it is next."""
+    tree = _tree(owner)[0]
+    nodes: list[Any] = list(ast.walk(tree))
+    set_here = (n for n in nodes if isinstance(n, (ast.Assign, ast.AugAssign)))
+    own = {
+        id(part)
+        for one in set_here
+        if any(_stores(part, name) for part in ast.walk(one))
+        for part in ast.walk(one)
+    }
+    for node in nodes:
+        sides: list[Any] = []
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], _BY_SIZE):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.BinOp) and issubclass(owner, nn.Module):
+            sides = [] if isinstance(node.op, ast.Mod) else [node.left, node.right]
+        if id(node) not in own and any(_loads(side, name) for side in sides):
+            return True
+    return False
 
 
 def _without_caches(method: ast.AST, name: str) -> list[Any]:

@@ -23,7 +23,7 @@ from devrun.probes.births import keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, own_parts
-from devrun.probes.sources import stored
+from devrun.probes.sources import bounded, stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
 from devrun.run import Run
 from devrun.step import Capability
@@ -37,6 +37,11 @@ _GROWN = (
     "it grows with every update, and each tensor in it keeps what its backward pass "
     "needed: memory runs out",
     "keep x.detach() there, and no more of them than are read",
+)
+_MORE = (
+    "it has one more tensor after every update, and nothing takes any out of it: "
+    "memory runs out",
+    "collections.deque(maxlen=...) of them, or what is computed of each",
 )
 _RETAIN = (
     "one pass through the sum of the losses, or retain_graph=True in all but the last"
@@ -83,7 +88,7 @@ def repaired(
     Args:
         found: what ended a backward pass.
     """
-    for owner, name, _ in list(_kept(session.step_module.modules())):
+    for owner, name, _ in list(_kept(session.step_module.modules()) if found else ()):
         if f"self.{name}" in found:
             setattr(owner, name, map_tensors(_leaf, getattr(owner, name)))
     copied = saved_tensors_hooks(Tensor.clone, lambda one: one)
@@ -155,11 +160,16 @@ def _place(tensor: Tensor) -> int:
 
 def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, set[Any]]]:
     """Owner, name and graph of attributes that hold tensors with one."""
+    for owner, name, value in _values(owners):
+        if nodes := _nodes(value):
+            yield owner, name, nodes
+
+
+def _values(owners: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and value of attributes."""
     for owner in keepers(owners):
         own = {**vars(owner), **getattr(owner, "_buffers", {})}
-        for name, value in own.items():
-            if nodes := _nodes(value):
-                yield owner, name, nodes
+        yield from ((owner, name, value) for name, value in own.items())
 
 
 def _nodes(value: Any) -> set[Any]:
@@ -175,20 +185,27 @@ def _nodes(value: Any) -> set[Any]:
 
 
 class _Growing:
-    """Notes what has all of the last update's graph at the next, and more of it."""
+    """Notes what has all of the last update's graph or tensors at the next, and more.
+
+    Numbers in tensors are small, and a variable of code is gone with it.
+    """
 
     def __init__(self, note: Notebook) -> None:
         self._note = note
         self._seen: dict[Any, tuple[set[Any], int]] = {}
 
-    def look(self, key: Any, owner: Any, name: str, nodes: set[Any]) -> None:
-        """At the `nodes` of an attribute, or of a variable of code, once an update."""
+    def look(self, key: Any, owner: Any, name: str, value: Any) -> None:
+        """At the value of an attribute, or of a variable of code, once an update."""
+        kind, words, parts = "kept graph", _GROWN, _nodes(value)
+        if not parts and isinstance(value, (list, dict)) and isinstance(owner, type):
+            kind, words = "kept tensors", _MORE
+            parts = {id(one) for one in held(value) if one.dim()}
         before, last = self._seen.get((key, name), (set(), 0))
-        times = last + 1 if before < nodes else 0
-        self._seen[key, name] = nodes, times
-        if times == _GROWS:
+        times = last + 1 if before < parts else 0
+        self._seen[key, name] = parts, times
+        if times == _GROWS and (words is _GROWN or not bounded(owner, name)):
             site = stored(owner, name)
-            self._note.found(Finding("slow", "kept graph", name, *_GROWN, site))
+            self._note.found(Finding("slow", kind, name, *words, site))
 
 
 def kept_by_program(note: Notebook) -> Any:
@@ -205,7 +222,10 @@ def kept_by_program(note: Notebook) -> Any:
             own = frame.f_locals
             owner = sys.modules["__main__"] if own is frame.f_globals else code
             for name, value in list(own.items()):
-                growing.look(code, owner, name, _nodes(value))
+                growing.look(code, owner, name, value)
+            objects = [one for one in own.values() if sites.defined(type(one))]
+            for one, name, value in _values(objects):
+                growing.look((code, id(one)), type(one), name, value)
 
     return register_optimizer_step_post_hook(stepped)
 
@@ -222,8 +242,9 @@ class KeptGraphs(Probe):
             training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        for owner, name, nodes in _kept((*self._whole.modules(), *own_parts(runner))):
-            self._growing.look(id(owner), type(owner), name, nodes)
+        owners = *self._whole.modules(), *own_parts(runner)
+        for owner, name, value in _values(owners):
+            self._growing.look(id(owner), type(owner), name, value)
 
 
 class LateParameters(Probe):

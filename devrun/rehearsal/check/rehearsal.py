@@ -61,7 +61,7 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         for probe in probing:
             change(cfg, safely(note, probe.changes, cfg) or {})
         first = _trained(cfg, request, note, probing, going)
-        if first is not None and first.saved is not None:
+        if request.resumes and first is not None and first.saved is not None:
             with note.stage("the resume"):
                 _resume(cfg, request, note, probing, going, first)
     note.done()

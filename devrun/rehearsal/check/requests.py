@@ -39,10 +39,12 @@ def requests(
                 f"device {device!r} is neither here nor emulated: {reason}; those that "
                 f"can be checked: {', '.join(usual())}"
             )
-        for mode in probes.modes or ("",):
+        modes, where = probes.modes or ("",), probes.torch_device
+        for mode in modes:
             section = _section(cfg, on, emulated, mode)
             one = Request(cfg, grants, device, section, emulated, mode, **sizes)
-            found.append(replace(one, torch_device=probes.torch_device))
+            resumes = mode == modes[0]
+            found.append(replace(one, torch_device=where, resumes=resumes))
     eager = (n for n, one in enumerate(found) if _has_gradients(one.section))
     first = next(eager, 0)
     found[first] = replace(found[first], first=True)

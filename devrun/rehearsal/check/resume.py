@@ -23,7 +23,7 @@ from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, own_parts
 from devrun.probes.sites import defined, is_library
-from devrun.probes.sources import assigned
+from devrun.probes.sources import assigned, decides
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import held, map_tensors, tensors_in
@@ -54,6 +54,10 @@ _WORDS = {
     ),
 }
 """What differs -> why, and the remedy."""
+_ANEW = (
+    "it begins anew in a run that resumes: no checkpoint has it",
+    _WORDS["update"][1],
+)
 _SAVED: dict[type, Iterable[str]] = {
     nn.Module: vars(nn.Module()).keys(),
     Optimizer: ("state", "param_groups", "defaults"),
@@ -111,6 +115,8 @@ class Updates(Watching):
         self._first: dict[Key, Any] | None = None
         self.changed: dict[Key, Any] = {}
         """What was changed until the save, and its value then."""
+        self.ended: dict[Key, Any] = {}
+        """The same of what was there at the end, as digests."""
 
     @property
     def trains_nothing(self) -> bool:
@@ -158,6 +164,7 @@ class Updates(Watching):
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
+        self.ended = _plain(_attributes(self.training))
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
@@ -298,19 +305,37 @@ def differences(
         resumed: another run, which takes so much over.
     """
     found = _difference(first, second, list(first.changed))
-    if found is None:
-        return
     end = time.monotonic() + seconds
     carried = dict(list(first.changed.items())[:_TRIED])
+    begun = [key for key in carried if _begins_anew(key, first, second)]
+    goes_on = carried and found.what != "weights" if found else begun
+    if found is None and not begun:
+        return
     blamed = []
-    whole = resumed(carried) if carried and found.what != "weights" else second
+    whole = resumed(carried) if goes_on else second
     differs = whole.by_number != second.by_number and not whole.broke
-    for key in carried if differs else ():
+    for key in carried if differs else begun:
         if time.monotonic() > end:
             break
         rest = {other: carried[other] for other in carried if other != key}
-        blamed += [_difference(whole, resumed(rest), [key], sure=True)]
-    yield from [one for one in blamed if one is not None] or [found]
+        without = resumed(rest) if differs else second
+        blame = _difference(whole, without, [key], sure=True)
+        if blame is None and whole.ended.get(key) == first.ended.get(key):
+            blame = _begins_anew(key, whole, without)
+        blamed += [blame] if blame else []
+    yield from blamed or ([found] if found else [])
+
+
+def _begins_anew(key: Key, whole: Updates, without: Updates) -> Finding | None:
+    """What was not carried over, is otherwise at the end, and is not only shown."""
+    kind, number, name = key
+    if whole.ended.get(key) == without.ended.get(key) or isinstance(kind, ModuleType):
+        return None
+    value = getattr(_owners(whole.training)[kind, number], name, None)
+    if not (hidden(value) or decides(kind, name)):
+        return None
+    site = assigned(kind, name)[0]
+    return Finding("differs", "resume", f"self.{name}", *_ANEW, site)
 
 
 def _difference(

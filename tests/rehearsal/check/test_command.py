@@ -93,7 +93,7 @@ def test_every_shipped_device_is_a_row_and_json_is_the_same(folder):
     assert found["schema"] == "devrun.check/1"
     rows = {row["device"]: row for row in found["devices"]}
     assert list(rows) == ["cpu", "cuda", "hpu", "ipu"]
-    assert rows["hpu"]["modes"] == ["lazy", "eager", "compile"]
+    assert rows["hpu"]["modes"] == ["lazy", "compile"]
     assert [row["emulated"] for row in rows.values()] == [False, False, True, True]
     for row in rows.values():
         # What samples cost beside an update is measured, on a machine with other work.

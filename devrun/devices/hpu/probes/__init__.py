@@ -6,9 +6,10 @@ from devrun.devices.hpu.probes.script import HPUProgram
 from devrun.probes.gpu_only import GPUOnly
 from devrun.probes.probe import Probes
 
+# of what lazy mode has, eager has all but graphs that are compiled again
 PROBES = Probes(
     (GPUOnly, HPUProbe, BatchShapes),
     HPUProgram,
-    modes=("lazy", "eager", "compile"),
+    modes=("lazy", "compile"),
     torch_device="hpu",
 )

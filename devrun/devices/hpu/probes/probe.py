@@ -29,8 +29,6 @@ from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 from devrun.torch_features import uncompiled
 
-_OUTSIDE_GRAPHS = ("lazy", "eager")
-"""Modes in which each operator of the user's passes through torch's dispatcher."""
 _FLOAT = "make it float32: dtype=torch.float32, or model.float()"
 
 
@@ -51,8 +49,7 @@ class HPUProbe(Probe):
 
     def throughout(self) -> AbstractContextManager[Any]:
         """A lazy graph and torch's compiler do not go together."""
-        lazy = self.request.mode in _OUTSIDE_GRAPHS
-        return uncompiled() if lazy else nullcontext()
+        return uncompiled() if self.request.mode == "lazy" else nullcontext()
 
     def built(self, training: Training) -> None:
         self._shapes: set[Any] = set()
@@ -79,7 +76,7 @@ class HPUProbe(Probe):
         return self._counts.apart()
 
     def getting_past(self) -> AbstractContextManager[Any]:
-        if self.request.mode in _OUTSIDE_GRAPHS:
+        if self.request.mode == "lazy":
             return placed(hosted("hpu", self.note))
         train = _or_uncompiled(HPUAdapter.train_step)
         test = _or_uncompiled(HPUAdapter.eval_step)

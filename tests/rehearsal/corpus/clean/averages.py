@@ -29,6 +29,12 @@ class Average(Hook):
     def before_run(self, runner):
         self.model = copy.deepcopy(runner.model)
 
+    def state_dict(self):
+        return self.model.state_dict()
+
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state)
+
     @torch.no_grad()
     def after_train_iter(self, runner):
         pairs = zip(self.model.parameters(), runner.model.parameters())

@@ -48,7 +48,7 @@ class Planted(nn.Module):
         # remedy: self.prior = torch.distributions.Normal(0.0, 1.0, validate_args=False)
         self.bends = [nn.Parameter(torch.ones(16))]  # fault[cpu]: not registered; fault[cuda]: device mismatch
         # remedy: self.bends = nn.ParameterList([nn.Parameter(torch.ones(16))])
-        self.best = float("inf")
+        self.best = float("inf")  # fault[cpu,cuda]: resume
 
     def density(self, z):
         return self.prior.log_prob(z).sum(1)
