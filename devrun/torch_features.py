@@ -143,3 +143,8 @@ else:
 def uncompiled() -> AbstractContextManager[Any]:
     """Within, what is compiled runs as it was written, where this torch can do that."""
     return nullcontext() if lacks("2.6") else torch.compiler.set_stance("force_eager")
+
+
+def as_compiled() -> AbstractContextManager[Any]:
+    """Within `uncompiled`, what is compiled runs so again."""
+    return nullcontext() if lacks("2.6") else torch.compiler.set_stance("default")

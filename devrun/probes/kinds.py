@@ -30,7 +30,7 @@ def is_program(word: str) -> bool:
     """
     path = Path(word)
     tree = None if word.startswith("-") or path.suffix in _DATA else _parsed(path)
-    if tree is None or not {"torch", *SDKS} & set(_imported(tree)):
+    if tree is None or not {"torch", *SDKS} & set(imported_by(tree)):
         return False
     if any(map(_is_section, tree.body)):
         return False
@@ -45,7 +45,7 @@ def devices_of(script: str) -> list[str]:
         path = waiting.pop()
         seen.add(path)
         tree = _parsed(path)
-        for name in _imported(tree) if tree is not None else ():
+        for name in imported_by(tree) if tree is not None else ():
             if name in SDKS:
                 found[SDKS[name]] = None
             beside = Path(script).parent / f"{name}.py"
@@ -63,7 +63,7 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def imported_by(tree: ast.AST) -> Iterator[str]:
     """The packages of its import statements, at any level."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -128,6 +128,7 @@ def _context() -> Any:
     Else each begins from nothing, and shares neither threads nor a device with this.
     """
     import torch._dynamo  # noqa: F401 - a second of each that is forked
+
     sdks = {name for facts in FACTS.values() for name in facts.packages}
     here = [adapter_class(row.name) for row in available_devices() if row.available]
     on_host = all(getattr(adapter, "host_shared", False) for adapter in here)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from devrun.devices.hpu.adapter import HPUAdapter
+from devrun.devices.hpu.probes.compiled import or_uncompiled
 from devrun.devices.hpu.probes.counts import MODEL, Counts
 from devrun.devices.hpu.probes.remedies import FROZEN, MEANS, WIDE, remedy_for
 from devrun.hooks.base import Priority
@@ -78,8 +79,8 @@ class HPUProbe(Probe):
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode == "lazy":
             return placed(hosted("hpu", self.note))
-        train = _or_uncompiled(HPUAdapter.train_step)
-        test = _or_uncompiled(HPUAdapter.eval_step)
+        train = or_uncompiled(HPUAdapter.train_step)
+        test = or_uncompiled(HPUAdapter.eval_step)
         return placed(patch.multiple(HPUAdapter, train_step=train, eval_step=test))
 
     def after(self, training: Training) -> Iterator[Finding]:
@@ -116,23 +117,6 @@ class HPUProbe(Probe):
             why = f"it needs about {size_text(need)}; there are {size_text(limit)}"
             what = f"{size.key}: {size.samples}"
             yield Finding("breaks", "memory", what, why, LESS, size.site)
-
-
-def _or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """`step` without modes of a rehearsal, which a compiler would trace; or, where
-    these are needed, as it is written."""
-
-    def stepped(*args: Any) -> Any:
-        try:
-            with torch._C.DisableTorchFunction():
-                return step(*args)
-        except Exception as error:
-            if type(error).__module__ == "torch._dynamo.exc":
-                raise  # of what cannot be compiled by anybody
-        with uncompiled():
-            return step(*args)
-
-    return stepped
 
 
 def _weights(model: nn.Module) -> Iterator[Finding]:

@@ -12,8 +12,10 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
+from devrun.devices.hpu.probes.compiled import compiling, set_mode
 from devrun.devices.hpu.probes.counts import Counts
 from devrun.devices.hpu.sdk import emulator
+from devrun.probes.compile_log import CompileLog
 from devrun.probes.finding import Finding
 from devrun.probes.gpu_only import gpu_only
 from devrun.probes.hard_wired import Substitutes, telling
@@ -64,17 +66,20 @@ class HPUProgram(ProgramProbe):
         use_emulators()
         # a program that never saw a Gaudi is led along its path for CUDA
         ported = _DEVICE in devices_of(self._script)
+        set_mode(self._note, self._script)
         import_module("habana_frameworks.torch.core")
         sdk: Any = emulator()
         self._emulator = sdk
         if self._memory is not None:
             self._emulator.set_memory_limit(self._memory)
-        self._counts = Counts(self._emulator)
+        self._counts, self._log = Counts(self._emulator), CompileLog()
         stepped = optimizers.register_optimizer_step_post_hook(self._stepped)
         tell = telling(self._note, _DEVICE, _INSTEAD)
         repaired = placed(hosted(_DEVICE, self._note))
         unlike = gpu_only(self._note, _DEVICE)
-        with stepped, Substitutes(_DEVICE, tell, not ported), repaired, unlike:
+        compiles = compiling(self._note, self._emulator.report().mode == "lazy")
+        placing = Substitutes(_DEVICE, tell, not ported)
+        with stepped, placing, repaired, unlike, compiles:
             yield
         if not ported:
             self._note.found(self._not_imported())
@@ -97,7 +102,8 @@ class HPUProgram(ProgramProbe):
         if self._emulator.report().mode == "lazy" and self._longest >= _UNMARKED:
             self._note.found(self._no_mark())
         found = self._counts.findings(max(len(self._optimizers), 1))
-        for one in (*found, *self._counts.compiled_again()):
+        again = (*self._log.findings(), *self._counts.compiled_again())
+        for one in (*found, *again):
             self._note.found(one)
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
