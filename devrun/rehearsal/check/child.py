@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import signal
 import traceback
@@ -34,6 +35,8 @@ def main(
         work: is given the request, the notebook and the seconds that are left.
     """
     place, seconds = Path(folder), max(until - monotonic(), 1.0)
+    # the user's code may say how its own processes begin
+    multiprocessing.set_start_method(None, force=True)
     end_safe_path()
     end_with_parent(place)
     # the parent ends of it, and this one with it

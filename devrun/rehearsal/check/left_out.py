@@ -6,6 +6,7 @@ import ast
 import gc
 import re
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
@@ -29,6 +30,12 @@ BENT = "_has_another_shape"
 """Attribute of a tensor that comes of what raised, and was got past."""
 _NUMBER = f'__import__("{__name__}", fromlist=["number"]).number()'
 _STANDS_IN = f" try: {{0}}\n except NameError: {{0}} = {_NUMBER}\n"
+_TURNS = 2
+"""Of each loop that trains too long: what comes after it has what it sets."""
+_FEW = f'__import__("itertools").islice({_TURNS})'
+_TURN = f'True and __import__("{__name__}", fromlist=["turn"]).turn({{0}})'
+_turns: Counter[int] = Counter()
+_SHORT = "is_short"
 _GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
@@ -108,19 +115,27 @@ class Sources:
         return Left(None)
 
     def end_loop(self, error: BaseException) -> str | None:
-        """Let the outermost loop that led to `error` have no turn; its line."""
+        """Let the loops that led to `error` have a few turns, or if they had, the
+        outermost none; the line of that."""
+        loops: list[tuple[FrameType, Any, Any]] = []
         for frame, inside, line in reversed(list(self._places(error))):
             every = (one for one in ast.walk(inside) if isinstance(one, LOOPS))
-            around = (
-                one for one in every if one.lineno <= line <= (one.end_lineno or 0)
-            )
-            if (loop := next(around, None)) is not None:  # the outer ones come first
-                _without(inside, loop.lineno, LOOPS, self._stands_in)
-                self._replaced(frame.f_code)
-                lost = self._lost.setdefault(_place(frame.f_code), set())
-                lost |= _names(loop, ast.Store)
-                return f"{frame.f_code.co_filename}:{loop.lineno}"
-        return None
+            loops += [  # the outer ones come first
+                (frame, inside, one)
+                for one in every
+                if one.lineno <= line <= (one.end_lineno or 0)
+            ]
+        if not loops:
+            return None
+        frame, inside, outer = loops[0]
+        if all(hasattr(one, _SHORT) for _, _, one in loops):
+            _without(inside, outer.lineno, LOOPS, self._stands_in)
+            lost = self._lost.setdefault(_place(frame.f_code), set())
+            lost |= _names(outer, ast.Store)
+        for changed, _, loop in loops:
+            _shorten(loop)
+            self._replaced(changed.f_code)
+        return f"{frame.f_code.co_filename}:{outer.lineno}"
 
     def follows(self, error: BaseException) -> bool:
         """Whether it may have raised for want of what was left out before it."""
@@ -295,6 +310,27 @@ def _less(one: Any, stands_in: bool) -> ast.stmt:
     if isinstance(one, ast.With):
         return ast.If(ast.Constant(True), one.body, [])
     return _guarded(one, stands_in)
+
+
+def _shorten(loop: Any) -> None:
+    """Let a loop end after a few turns."""
+    if hasattr(loop, _SHORT):
+        return
+    setattr(loop, _SHORT, True)
+    part = "iter" if isinstance(loop, ast.For) else "test"
+    text = _FEW if part == "iter" else _TURN.format(id(loop))
+    few: Any = ast.parse(text, mode="eval").body
+    for node in ast.walk(few):
+        ast.copy_location(node, loop)
+    whole = few.args if part == "iter" else few.values
+    whole.insert(0, getattr(loop, part))
+    setattr(loop, part, few)
+
+
+def turn(loop: int) -> bool:
+    """Whether a `while` goes on, which ends after a few turns."""
+    _turns[loop] = (_turns[loop] + 1) % (_TURNS + 1)
+    return _turns[loop] > 0
 
 
 def _innermost(inside: Any, line: int) -> Any:
