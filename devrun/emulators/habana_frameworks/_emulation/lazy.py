@@ -22,6 +22,9 @@ Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
 
+_SIZES = frozenset({"view", "_unsafe_view", "expand"})
+"""Operators whose numbers are no more than the sizes of their operand."""
+
 
 def layout_of(tensor: Any) -> Layout:
     """What of a tensor from outside is in the key of a graph; kept until it changes."""
@@ -184,7 +187,9 @@ class LazyGraph:
         both = enumerate(zip(scalars_before, self.scalars))
         changed = [at for at, (old, new) in both if old != new]
         for at in changed:
-            self._tell(at)
+            # the sizes of what another number has changed follow from it
+            if at == changed[0] or self.scalars[at][0].base not in _SIZES:
+                self._tell(at)
         if changed:
             (_, old), (_, new) = scalars_before[changed[0]], self.scalars[changed[0]]
             return f"a Python value: {old} -> {new}", None
