@@ -256,8 +256,8 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         check_batch(tensors, self._options)
         if self._options.synthetic_data:
             tensors = [torch.zeros_like(t) for t in tensors]
+        self._weights.note_lost()
         if self._training:
-            self._weights.note_lost()
             self._note_unsent()
         started = time.perf_counter()
         with device_rng(self._rng):
