@@ -30,7 +30,7 @@ from poptorch._logging import logger
 from poptorch._optimizer_attributes import AttributeWarnings
 from poptorch._options_base import check
 from poptorch._printing import module_repr
-from poptorch._refusals import tried
+from poptorch._refusals import refuse, tried
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
@@ -325,7 +325,8 @@ def _resolved(options: Options, training: bool) -> Options:
                 " Use poptorch.Options().deviceIterations to process a sufficient "
                 "number of batches each run for pipelined execution instead."
             )
-        raise Error(text)
+        refuse(Error(text), "loops", training)
+        mine.Training.gradientAccumulation(1)
     return mine
 
 
