@@ -17,12 +17,13 @@ from habana_frameworks._emulation.memory import COUNTERS
 from habana_frameworks._emulation.recorder import PYTHON_VALUE, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import Place, Site, user_place, user_site
+from habana_frameworks._emulation.torch_private import VIEWS
 
 Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
 
-_SIZES = frozenset({"view", "_unsafe_view", "expand"})
+_SIZES = frozenset({"view", "expand", *VIEWS})
 """Operators whose numbers are no more than the sizes of their operand."""
 
 
