@@ -207,7 +207,8 @@ class Recorder(TorchFunctionMode):
                 if large := self.detour.overflow(function, given, spec, self.tape):
                     self.detour.note(_rules.beyond(name, large), tape=self.tape)
         except Error as error:
-            self.detour.refuse(error, name, self.tape)
+            if not any(map(self._is_refused, leaves)):
+                self.detour.refuse(error, name, self.tape)
             captured = map(self._captured, leaves)
             function, result = self.detour.sized(function, name, captured, spec)
             if name == private.PACKS:
@@ -278,6 +279,11 @@ class Recorder(TorchFunctionMode):
         return forward_of(kind, args, kwargs)
 
     # -- helpers -----------------------------------------------------------------------
+
+    def _is_refused(self, leaf: Any) -> bool:
+        """Whether it is a result whose type was refused, and all that comes of it."""
+        known = isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
+        return known and not self.kinds.get(self._slot(leaf))
 
     def _constant(self, leaves: Sequence[Any]) -> bool:
         """Whether tensors come of nothing but constants."""

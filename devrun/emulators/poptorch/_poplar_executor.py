@@ -30,7 +30,7 @@ from poptorch._logging import logger
 from poptorch._optimizer_attributes import AttributeWarnings
 from poptorch._options_base import check
 from poptorch._printing import module_repr
-from poptorch._refusals import tried
+from poptorch._refusals import refuse, tried
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
@@ -256,8 +256,8 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         check_batch(tensors, self._options)
         if self._options.synthetic_data:
             tensors = [torch.zeros_like(t) for t in tensors]
+        self._weights.note_lost()
         if self._training:
-            self._weights.note_lost()
             self._note_unsent()
         started = time.perf_counter()
         with device_rng(self._rng):
@@ -325,7 +325,8 @@ def _resolved(options: Options, training: bool) -> Options:
                 " Use poptorch.Options().deviceIterations to process a sufficient "
                 "number of batches each run for pipelined execution instead."
             )
-        raise Error(text)
+        refuse(Error(text), "loops", training)
+        mine.Training.gradientAccumulation(1)
     return mine
 
 

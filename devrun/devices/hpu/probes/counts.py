@@ -83,13 +83,14 @@ class Counts:
                 a loop in which so many take turns.
         """
         often = max(2, _OFTEN * self.updates / optimizers) if optimizers else 0
-        seen = set()
+        seen, visits = set(), self._all("visits")
         for key, times in (self._all() - self._first).most_common():
             kind = _KINDS.get(key[0], "")
             # a program that trains nothing has no updates
             came = self._often[key] if self.updates else times
-            # what waits in no update, but between epochs or in an evaluation
-            if kind == SYNC and came < max(often, 1):
+            # what waits between epochs or in an evaluation, not in each turn of a game
+            seldom = came < 2 or visits[key] <= self.updates
+            if kind == SYNC and came < max(often, 1) and seldom:
                 continue
             found = self._finding(kind, key, times) if kind else None
             same = found and (kind, found.site or found.why, found.remedy)
@@ -116,9 +117,8 @@ class Counts:
             if kind == SYNC:
                 return None  # it is not the user's to change
             site, why = self._lines.get(MODEL), f"in {place}: {why}"
-        inside = times - self._apart[key]
-        counted = self.updates and inside > 0
-        often = round(inside / self.updates, 2) if counted else None
+        inside = max(times - self._apart[key], 0)
+        often = round(inside / self.updates, 2) or None if self.updates else None
         line = linecache.getline(place.file, place.line).split()[:1]
         asks = kind == SYNC and what == "item" and line and line[0] in _ASKS
         remedy = remedy_for(kind, "branch" if asks else what)
@@ -157,6 +157,6 @@ class Counts:
         totals = self._emulator.report().totals
         return int(totals.get("launch", 0)) // max(self.updates, 1)
 
-    def _all(self) -> Counter[Any]:
+    def _all(self, number: str = "count") -> Counter[Any]:
         found = self._emulator.report().findings
-        return Counter({(one.kind, one.what, one.site): one.count for one in found})
+        return Counter({(f.kind, f.what, f.site): getattr(f, number) for f in found})

@@ -54,7 +54,7 @@ _NUMBERS = {
         "a number within 65504, such as -1e4, or torch.finfo(x.dtype).min",
     ),
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
-    "copyWeightsToDevice": ("lost write", "sync_to_device(model) of the adapter after"),
+    "copyWeightsToDevice": ("lost write", "call it, or adapter.sync_to_device(model)"),
     "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }

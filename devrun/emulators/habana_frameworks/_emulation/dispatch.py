@@ -198,11 +198,11 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
     host_args = [call.host(a) for a in args]
     host_kwargs = {k: call.host(v) for k, v in kwargs.items()} if kwargs else {}
     if call.host_tensors:
-        _check_devices(plan, call)
+        _check_devices(plan, call, args)
     traced = bool(call.operands) and is_traced(call.operands[0])
     if not plan.supported and not traced:
         _fall_back(plan, call)
-    if plan.draws:
+    if plan.draws and not traced:  # a compiler's decompositions take no generator
         out = _draw(plan, host_args, host_kwargs)
     else:
         out = plan.op(*host_args, **host_kwargs)
@@ -263,10 +263,12 @@ def account(
         RECORDER.note(DYNAMIC_OP, plan.full_name)
 
 
-def _check_devices(plan: Plan, call: Call) -> None:
+def _check_devices(plan: Plan, call: Call, args: Any) -> None:
     for tensor in call.host_tensors:
-        if tensor.device.type != "cpu" or plan.host_operands or tensor.dim() == 0:
+        if tensor.device.type != "cpu" or tensor.dim() == 0:
             continue
+        if plan.host_operands and tensor is not args[0]:
+            continue  # indices, but not what they choose from
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two "
             f"devices, {DEVICE} and {tensor.device}! (operator {plan.full_name})"

@@ -17,10 +17,14 @@ from habana_frameworks._emulation.memory import COUNTERS
 from habana_frameworks._emulation.recorder import PYTHON_VALUE, RECORDER
 from habana_frameworks._emulation.settings import SETTINGS
 from habana_frameworks._emulation.sites import Place, Site, user_place, user_site
+from habana_frameworks._emulation.torch_private import VIEWS
 
 Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
+
+_SIZES = frozenset({"view", "expand", *VIEWS})
+"""Operators whose numbers are no more than the sizes of their operand."""
 
 
 def layout_of(tensor: Any) -> Layout:
@@ -184,7 +188,9 @@ class LazyGraph:
         both = enumerate(zip(scalars_before, self.scalars))
         changed = [at for at, (old, new) in both if old != new]
         for at in changed:
-            self._tell(at)
+            # the sizes of what another number has changed follow from it
+            if at == changed[0] or self.scalars[at][0].base not in _SIZES:
+                self._tell(at)
         if changed:
             (_, old), (_, new) = scalars_before[changed[0]], self.scalars[changed[0]]
             return f"a Python value: {old} -> {new}", None

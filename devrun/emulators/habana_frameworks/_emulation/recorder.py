@@ -24,7 +24,8 @@ GRAPH_SKIPPED = "graph_skipped"
 class Finding:
     """One line of user code that did one kind of thing, `count` times.
 
-    `nbytes` is what went between device and host because of it.
+    `nbytes` is what went between device and host because of it; `visits` how often the
+    device had launched something since the time before.
     """
 
     kind: str
@@ -32,6 +33,8 @@ class Finding:
     site: Site
     count: int = 0
     nbytes: int = 0
+    visits: int = 0
+    launches: int = -1
 
 
 class Recorder:
@@ -59,6 +62,8 @@ class Recorder:
             finding = self.findings[key] = Finding(kind, what, site)
         finding.count += 1
         finding.nbytes += nbytes
+        finding.visits += finding.launches != self.totals["launch"]
+        finding.launches = self.totals["launch"]
         self.totals[kind] += 1
 
     def fallback(self, name: str, nbytes: int) -> None:
