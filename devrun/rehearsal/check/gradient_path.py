@@ -188,17 +188,20 @@ class GradientsProbe(Probe):
         self._seen: set[str] = set()
         self._added: dict[Tensor, str | None] = {}
         """Parameter -> where a gradient was added to one that a step took."""
-        self._named = {name for name, _ in training.runner.model.named_parameters()}
+        every = training.runner.model.named_parameters()
+        # one that is frozen may be set free by a hook later, for what comes after
+        self._trained = {name: one for name, one in every if one.requires_grad}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
-            for name, parameter in training.runner.model.named_parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(partial(self._saw, name, parameter))
+            for name, parameter in self._trained.items():
+                parameter.register_hook(partial(self._saw, name, parameter))
 
     def watching(self) -> Any:
         """Around the run, to see each step of any optimizer."""
         return register_optimizer_step_post_hook(self._stepped)
 
-    def _saw(self, name: str, parameter: Tensor, _: Tensor) -> None:
+    def _saw(self, name: str, parameter: Tensor, given: Tensor | None) -> None:
+        if given is None:  # of a backward pass of the user's own
+            return
         self._seen.add(name)
         self._added.pop(parameter, None)
         grad = parameter.grad
@@ -221,7 +224,7 @@ class GradientsProbe(Probe):
             if any(one.grad is not None for one in weights):
                 yield finding
         every = dict(training.runner.model.named_parameters())
-        unseen = self._named - self._seen
+        unseen = self._trained.keys() - self._seen
         idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
         if self.note.left_out or not (idle and self._seen):
             return
