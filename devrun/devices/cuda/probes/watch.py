@@ -126,9 +126,17 @@ class Calls(TorchFunctionMode):
                 self._origins.tag(made, DEVICE)
         else:
             birth = birth_of(name, args, kwargs, self._origins.on_device)
+            if isinstance(made, Tensor) and self._origins.of(made) is None:
+                birth = birth or self._of_hosts(args)
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
+
+    def _of_hosts(self, args: Any) -> Host | None:
+        """Where a call's result is that was given tensors of the host alone."""
+        given = [self._origins.of(one) for one in flat_tensors(args)]
+        hosts = [one for one in given if isinstance(one, Host)]
+        return hosts[0] if hosts and len(hosts) == len(given) else None
 
     def through(self, func: Any) -> Callable[..., Any]:
         """`func`, of which torch tells its modes nothing."""
@@ -155,7 +163,8 @@ class Calls(TorchFunctionMode):
     def _leaving(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         leaves = self._origins.on_device(tensor)
-        self._reads(name, [tensor])
+        if not kwargs.get("non_blocking"):
+            self._reads(name, [tensor])
         self.quiet = True
         made = func(*args, **kwargs)
         if leaves and name in _COPIES:
