@@ -63,17 +63,11 @@ class Memory(Probe):
             if self.request.memory is None:
                 return  # nobody asked
             raise
-        mib = {kind: round(size / 2**20, 2) for kind, size in use.bytes.items()}
-        self.note.fact(
-            _FACT,
-            {
-                **mib,
-                "peak": round(use.peak / 2**20, 2),
-                "margin": round((needed(use.peak) - use.peak) / 2**20, 2),
-                "samples": size.samples,
-                "highest in": use.held_by,
-            },
-        )
+        margin = needed(use.peak) - use.peak
+        taken = {**use.bytes, "peak": use.peak, "margin": margin}
+        mib: dict[str, Any] = {kind: round(n / 2**20, 2) for kind, n in taken.items()}
+        told = {**mib, "samples": size.samples, "highest in": use.held_by}
+        self.note.fact(_FACT, told)
         limit = self.request.memory
         if limit is not None and needed(use.peak) > limit and not self.splits:
             yield self._finding(training, size, use, limit)

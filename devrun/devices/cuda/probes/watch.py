@@ -127,16 +127,13 @@ class Calls(TorchFunctionMode):
         else:
             birth = birth_of(name, args, kwargs, self._origins.on_device)
             if isinstance(made, Tensor) and self._origins.of(made) is None:
-                birth = birth or self._of_hosts(args)
+                # what a call makes of tensors of the host alone is there too
+                given = [self._origins.of(one) for one in flat_tensors(args)]
+                of_host = given and all(isinstance(one, Host) for one in given)
+                birth = given[0] if of_host else birth
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
-
-    def _of_hosts(self, args: Any) -> Host | None:
-        """Where a call's result is that was given tensors of the host alone."""
-        given = [self._origins.of(one) for one in flat_tensors(args)]
-        hosts = [one for one in given if isinstance(one, Host)]
-        return hosts[0] if hosts and len(hosts) == len(given) else None
 
     def through(self, func: Any) -> Callable[..., Any]:
         """`func`, of which torch tells its modes nothing."""
