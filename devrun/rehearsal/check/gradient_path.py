@@ -121,7 +121,7 @@ def _finite(tensors: Iterable[Tensor | None]) -> bool:
 class Diverges(Probe):
     """Finds the line of what makes a loss infinite, or none, in a run that goes on."""
 
-    _said: Finding | None = None
+    _said: Any = None
     _ends: _NotFinite | None = None
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
@@ -140,13 +140,12 @@ class Diverges(Probe):
         return self._ends or nullcontext()
 
     def after_train_iter(self, runner: Any) -> None:
-        if self._said and self._ends and not self._said.site:
+        if self._ends and not self._said.site:
             at = self._ends.site_of(runner.outputs["loss"]) or self._ends.gradient
             self._said = replace(self._said, site=at)
 
     def after_run(self, runner: Any) -> None:
-        if self._said:
-            self.note.found(self._said)
+        self.note.found(self._said)
 
 
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
@@ -223,14 +222,13 @@ class GradientsProbe(Probe):
         for finding, weights in self._hidden:
             if any(one.grad is not None for one in weights):
                 yield finding
-        every = dict(training.runner.model.named_parameters())
-        unseen = self._trained.keys() - self._seen
-        idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
+        every = self._trained.items()
+        idle = [n for n, one in every if one.requires_grad and n not in self._seen]
         if self.note.left_out or not (idle and self._seen):
             return
         by_line: dict[str | None, list[str]] = {}
         for name in idle:
-            line = made_at(training.runner.model, _whole(name, every, idle))
+            line = made_at(training.runner.model, _whole(name, self._trained, idle))
             by_line.setdefault(line, []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

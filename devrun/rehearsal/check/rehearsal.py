@@ -218,18 +218,17 @@ def _resume(
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
 
-    def resumed(carried: Mapping[Any, Any] | None) -> Updates:
-        """With None, the first run once more: what looks at it may change its bits."""
-        begins = carried is None
-        cfg.merge_from_dict({"resume_from": None if begins else first.saved})
+    def resumed(carried: Mapping[Any, Any], begun: Updates | None = first) -> Updates:
+        cfg.merge_from_dict({"resume_from": begun and begun.saved})
         training = _built(cfg, request)
-        second = Updates(training, None if begins else first, carried or {})
+        second = Updates(training, begun, carried)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
-            if begins or carried:  # which may not be what the user's code would make of it
+            # what is carried may not be what the user's code would make of it
+            if carried or begun is None:
                 watches.enter_context(suppress(Exception))
                 watches.enter_context(patch.object(note, "quiet", True))
             training.run()

@@ -287,7 +287,7 @@ def _digest(value: Any) -> str:
 def differences(
     first: Updates,
     second: Updates,
-    resumed: Callable[[Mapping[Key, Any] | None], Updates],
+    resumed: Callable[..., Updates],
     seconds: float,
 ) -> Iterator[Finding]:
     """Why the updates of `second` are not as in `first`, as far as `seconds` tell.
@@ -295,7 +295,7 @@ def differences(
     Each value that changed is left out of a run that resumes with all the others.
 
     Args:
-        resumed: another run, which takes so much over, or does not resume.
+        resumed: another run, which takes so much over; or with None, the first again.
     """
     found = _difference(first, second, list(first.changed))
     if found is None:
@@ -311,7 +311,7 @@ def differences(
         rest = {other: carried[other] for other in carried if other != key}
         blamed += [_difference(whole, resumed(rest), [key], sure=True)]
     if not any(blamed):
-        again = resumed(None)  # which saves anew
+        again = resumed({}, None)  # what looks at the first may change its bits
         blamed = [_difference(again, resumed({}), list(again.changed))]
     yield from filter(None, blamed)
 

@@ -21,6 +21,10 @@ from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 
 _FACT, _PIECES = "memory in MiB", "optimizer_config.micro_batch"
+_LESS = (
+    "device: {type: cuda} with fewer weights on each GPU (fsdp), or a smaller model or "
+    "sample: one sample does not fit"
+)
 
 
 class Memory(Probe):
@@ -76,7 +80,6 @@ class Memory(Probe):
         self, training: Training, samples: int, accumulate: int, recompute: bool = False
     ) -> Use:
         """The memory of `samples`."""
-
         given = (training, self.batch, samples, accumulate)
         found: Use = aside(partial(memory_of, *given, recompute=recompute))
         return found
@@ -91,12 +94,7 @@ class Memory(Probe):
             if size
         )
         margin = size_text(needed(use.peak) - use.peak)
-        remedy = (
-            pasted(fix)
-            if fix
-            else "device: {type: cuda} with fewer weights on each GPU (fsdp), or a "
-            "smaller model or sample: one sample does not fit"
-        )
+        remedy = pasted(fix) if fix else _LESS
         why = (
             f"it needs {size_text(use.peak)} in {use.held_by} ({split}) and about "
             f"{margin} for CUDA's context, workspaces and allocator; there are "

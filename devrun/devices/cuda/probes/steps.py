@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
 from traceback import walk_stack
 from typing import Any
 from unittest.mock import patch
@@ -39,10 +38,6 @@ _REFUSED = "binary_cross_entropy"
 """The one that CUDA's table bans; what else is unsafe there is computed in fp32."""
 _WHY = "CUDA's autocast raises for it: log of a rounded probability is not safe"
 _LOGITS = "torch.nn.functional.binary_cross_entropy_with_logits(logits, target)"
-_CLIPPED = (
-    "the scaler has multiplied them: all are far above the limit",
-    "scaler.unscale_(optimizer) before it",
-)
 
 
 class Steps(Probe):
@@ -102,10 +97,8 @@ class Steps(Probe):
                 torch.cuda, "synchronize", lambda *_: self.syncs.leaves("synchronize")
             )
             stack.enter_context(waits)
-            scaler = torch.amp.GradScaler
             for name in ("scale", "unscale_", "step"):
-                told = self.precision.seen(getattr(scaler, name))
-                stack.enter_context(patch.object(scaler, name, told))
+                stack.enter_context(self.precision.seen(name))
             stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)
@@ -169,21 +162,24 @@ class Precision(Judge):
     """Where the config names its loss."""
     _scaled = False
 
-    def seen(self, given: Callable[..., Any]) -> Callable[..., Any]:
-        """`given`, a method of scalers."""
+    def seen(self, name: str) -> AbstractContextManager[Any]:
+        """Within, calls of the method `name` of a scaler are seen."""
+        given = getattr(torch.amp.GradScaler, name)
 
-        @wraps(given)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._scaled = given.__name__ == "scale"
+            self._scaled = name == "scale"
             return given(*args, **kwargs)
 
-        return call
+        return patch.object(torch.amp.GradScaler, name, call)
 
     def operator(self, op: Op) -> None:
         calls = walk_stack(None) if self._scaled else ()
         if any(frame.f_code.co_filename == clip_grad.__file__ for frame, _ in calls):
             self._scaled = False  # once an update
-            self.counts["differs", "gradients", "clipped", *_CLIPPED, line_asking()] += 1
+            why = "the scaler has multiplied them: all are far above the limit"
+            remedy = "scaler.unscale_(optimizer) before it"
+            row = ("differs", "gradients", "clipped", why, remedy, line_asking())
+            self.counts[row] += 1
         if op.name != _REFUSED or not op.autocast:
             return
         site, remedy = line_asking(), f"{_LOGITS}, without the sigmoid"
