@@ -227,8 +227,7 @@ def _resume(
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
-            # what is carried may not be what the user's code would make of it
-            if carried or begun is None:
+            if carried or begun is None:  # what these raise is nobody's, or was told
                 watches.enter_context(suppress(Exception))
                 watches.enter_context(patch.object(note, "quiet", True))
             training.run()

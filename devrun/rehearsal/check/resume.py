@@ -285,10 +285,7 @@ def _digest(value: Any) -> str:
 
 
 def differences(
-    first: Updates,
-    second: Updates,
-    resumed: Callable[..., Updates],
-    seconds: float,
+    first: Updates, second: Updates, resumed: Callable[..., Updates], seconds: float
 ) -> Iterator[Finding]:
     """Why the updates of `second` are not as in `first`, as far as `seconds` tell.
 

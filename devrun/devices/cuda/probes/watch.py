@@ -129,8 +129,8 @@ class Calls(TorchFunctionMode):
             if isinstance(made, Tensor) and self._origins.of(made) is None:
                 # what a call makes of tensors of the host alone is there too
                 given = [self._origins.of(one) for one in flat_tensors(args)]
-                of_host = given and all(isinstance(one, Host) for one in given)
-                birth = given[0] if of_host else birth
+                hosts = [one for one in given if isinstance(one, Host)]
+                birth = hosts[0] if hosts and hosts == given else birth
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
