@@ -30,8 +30,8 @@ from devrun.tensors import held, tensors_in
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
 _IDLE = (
-    "these parameters are to be trained, and no loss depends on them",
-    "freeze them (freeze: [pattern]), or use them in forward",
+    "these parameters are to be trained, and no backward pass gives them a gradient",
+    "freeze them (freeze: [pattern]), or use them in forward, and in your own backward",
 )
 _NAMED = 3
 _TRAINED = "compute it of the weights that are to be trained, with lr above 0"

@@ -37,9 +37,9 @@ _OPTIMIZER = (
 _WORDS = {
     "data": (
         "update {} has another batch after a resume than without the stop: the data "
-        "set draws from a stream of its own, or counts its samples",
+        "set draws from a stream of its own, counts its samples or changes them",
         "draw in __getitem__ from random, numpy.random or torch, which are seeded for "
-        "each sample, or from a generator made of the sample's index",
+        "each sample, or from a generator made of its index; change a clone alone",
     ),
     "weights": (
         "the weights or buffers before update {} are not those that were saved: "
