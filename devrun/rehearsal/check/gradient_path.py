@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ _IDLE = (
     "these parameters are to be trained, and no backward pass gives them a gradient",
     "freeze them (freeze: [pattern]), or use them in forward, and in your own backward",
 )
+_NO_NUMBER = re.compile(r"\b(nan|inf|infinity)\b", re.IGNORECASE)
 _NAMED = 3
 _TRAINED = "compute it of the weights that are to be trained, with lr above 0"
 _BACKWARD = (
@@ -129,6 +131,9 @@ class Diverges(Probe):
             return None
         self._said = None if self.note.left_out else refusal(error)
         return {"optimizer_config.nonfinite": "ignore"}
+
+    def follows(self, error: Exception) -> bool:
+        return self._said is not None and _NO_NUMBER.search(str(error)) is not None
 
     def built(self, training: Training) -> None:
         if self._said:

@@ -188,7 +188,7 @@ def _around(
         if changes is not None:
             return changes
     found = refusal(error, note.seen)
-    if found.site is None and any(one.follows(error) for one in probing):
+    if _follows(probing, error):
         return None  # it comes of what was found already
     note.found(found)
     # what this device alone cannot do says nothing of the config
@@ -199,8 +199,8 @@ def _around(
 
 
 def _follows(probing: list[Probe], error: Exception) -> bool:
-    """Whether it comes of what was found already, and says no line itself."""
-    return refusal(error).site is None and any(one.follows(error) for one in probing)
+    """Whether it comes of what was found already."""
+    return any(one.follows(error) for one in probing)
 
 
 def _built(cfg: Any, request: Request) -> Training:

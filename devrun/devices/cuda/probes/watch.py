@@ -172,12 +172,10 @@ class Calls(TorchFunctionMode):
 
     def _moved(self, made: Tensor, args: Any, kwargs: Any) -> None:
         """`made` of `.to(...)` or `.cuda()` is where it was asked to be."""
-        given = [*args[1:], *kwargs.values()]
+        given, names = [*args[1:], *kwargs.values()], (str, torch.device, int, type)
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
-        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
-            len(args) == 1 and not kwargs
-        ):
+        elif not given or any(isinstance(one, names) for one in given):
             self._origins.forget(made)
 
 

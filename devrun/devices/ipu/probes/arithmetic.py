@@ -159,9 +159,8 @@ class Arithmetic(Probe):
         self, what: str, why: str, fix: dict[str, Any], site: str | None
     ) -> None:
         self._changes.update(fix)
-        self.note.found(
-            Finding("breaks", "batch arithmetic", what, why, pasted(fix), site, fix=fix)
-        )
+        row = ("batch arithmetic", what, why, pasted(fix), site)
+        self.note.found(Finding("breaks", *row, fix=fix))
 
 
 def _fewer(sizes: Sizes, count: int) -> dict[str, Any]:
