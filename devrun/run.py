@@ -112,9 +112,8 @@ class RunState:
         return {
             "epoch": self.epoch + over,
             "done": 0 if over else self.done,
-            "iter": max(
-                self.updates, self.iter
-            ),  # a loop of a user's counts no updates
+            # a loop of a user's counts no updates
+            "iter": max(self.updates, self.iter),
         }
 
     def seek(self, epoch: int, iter: int, done: int) -> None:

@@ -75,7 +75,7 @@ class Probe(Watching):
         return None
 
     def follows(self, error: Exception) -> bool:
-        """Whether `error`, which names no line, comes of what it has found before."""
+        """Whether `error` comes of what it has found before."""
         return False
 
     def after(self, training: Training) -> Iterable[Finding]:

@@ -275,9 +275,8 @@ def _measured(
     as_on_gpu(optimizer)
     autocast = autocast_for(policy.precision, "cpu")
     if name == "fsdp":
-        needs(
-            "2.10", "the forecast of fsdp"
-        )  # whose broadcast takes tensors of no value
+        # whose broadcast takes tensors of no value
+        needs("2.10", "the forecast of fsdp")
         strategy = _sharding(devices, parallel)
         strategy.check(policy, model, optimizer)
         autocast = None if strategy.casts else autocast

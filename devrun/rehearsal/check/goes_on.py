@@ -86,14 +86,11 @@ class GoesOn:
                     call = getattr(hook, stage)
                     setattr(hook, stage, self._kept(call, lambda *_: None, training))
         runner.table.refresh()  # else before_run is called as it was
-        with ExitStack() as patched:
-            patched.enter_context(
-                patch.object(SeededCollate, "__call__", self._batched(training))
-            )
+        batched = self._batched(training)
+        with ExitStack() as patched, patch.object(SeededCollate, "__call__", batched):
             for kind in _kinds(training):
-                patched.enter_context(
-                    patch.object(kind, "__getitem__", self._read(kind))
-                )
+                read = patch.object(kind, "__getitem__", self._read(kind))
+                patched.enter_context(read)
             yield
 
     def _kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
@@ -30,9 +31,10 @@ from devrun.tensors import held, tensors_in
 BACKWARD = ("changed in place", "backward again")
 """Kinds of what ends a backward pass."""
 _IDLE = (
-    "these parameters are to be trained, and no loss depends on them",
-    "freeze them (freeze: [pattern]), or use them in forward",
+    "these parameters are to be trained, and no backward pass gives them a gradient",
+    "freeze them (freeze: [pattern]), or use them in forward, and in your own backward",
 )
+_NO_NUMBER = re.compile(r"\b(nan|inf|infinity)\b", re.IGNORECASE)
 _NAMED = 3
 _TRAINED = "compute it of the weights that are to be trained, with lr above 0"
 _BACKWARD = (
@@ -121,7 +123,7 @@ def _finite(tensors: Iterable[Tensor | None]) -> bool:
 class Diverges(Probe):
     """Finds the line of what makes a loss infinite, or none, in a run that goes on."""
 
-    _said: Finding | None = None
+    _said: Any = None
     _ends: _NotFinite | None = None
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
@@ -129,6 +131,9 @@ class Diverges(Probe):
             return None
         self._said = None if self.note.left_out else refusal(error)
         return {"optimizer_config.nonfinite": "ignore"}
+
+    def follows(self, error: Exception) -> bool:
+        return self._said is not None and _NO_NUMBER.search(str(error)) is not None
 
     def built(self, training: Training) -> None:
         if self._said:
@@ -140,13 +145,12 @@ class Diverges(Probe):
         return self._ends or nullcontext()
 
     def after_train_iter(self, runner: Any) -> None:
-        if self._said and self._ends and not self._said.site:
+        if self._ends and not self._said.site:
             at = self._ends.site_of(runner.outputs["loss"]) or self._ends.gradient
             self._said = replace(self._said, site=at)
 
     def after_run(self, runner: Any) -> None:
-        if self._said:
-            self.note.found(self._said)
+        self.note.found(self._said)
 
 
 def untrained(note: Notebook, training: Any, batch: Any) -> None:
@@ -188,17 +192,20 @@ class GradientsProbe(Probe):
         self._seen: set[str] = set()
         self._added: dict[Tensor, str | None] = {}
         """Parameter -> where a gradient was added to one that a step took."""
-        self._named = {name for name, _ in training.runner.model.named_parameters()}
+        every = training.runner.model.named_parameters()
+        # one that is frozen may be set free by a hook later, for what comes after
+        self._trained = {name: one for name, one in every if one.requires_grad}
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
-            for name, parameter in training.runner.model.named_parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(partial(self._saw, name, parameter))
+            for name, parameter in self._trained.items():
+                parameter.register_hook(partial(self._saw, name, parameter))
 
     def watching(self) -> Any:
         """Around the run, to see each step of any optimizer."""
         return register_optimizer_step_post_hook(self._stepped)
 
-    def _saw(self, name: str, parameter: Tensor, _: Tensor) -> None:
+    def _saw(self, name: str, parameter: Tensor, given: Tensor | None) -> None:
+        if given is None:  # of a backward pass of the user's own
+            return
         self._seen.add(name)
         self._added.pop(parameter, None)
         grad = parameter.grad
@@ -220,14 +227,13 @@ class GradientsProbe(Probe):
         for finding, weights in self._hidden:
             if any(one.grad is not None for one in weights):
                 yield finding
-        every = dict(training.runner.model.named_parameters())
-        unseen = self._named - self._seen
-        idle = [n for n, one in every.items() if one.requires_grad and n in unseen]
+        every = self._trained.items()
+        idle = [n for n, one in every if one.requires_grad and n not in self._seen]
         if self.note.left_out or not (idle and self._seen):
             return
         by_line: dict[str | None, list[str]] = {}
         for name in idle:
-            line = made_at(training.runner.model, _whole(name, every, idle))
+            line = made_at(training.runner.model, _whole(name, self._trained, idle))
             by_line.setdefault(line, []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

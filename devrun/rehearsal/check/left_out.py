@@ -108,9 +108,8 @@ class Sources:
             lost = self._lost.setdefault(_place(code), set())
             stored, loaded = _names(gone, ast.Store), _names(gone, ast.Load)
             lost |= stored if follows else stored - loaded
-            cuts = not isinstance(gone, (ast.Assert, ast.Raise)) and _weighs(
-                gone, frame
-            )
+            asks = isinstance(gone, (ast.Assert, ast.Raise))
+            cuts = not asks and _weighs(gone, frame)
             return Left(f"{code.co_filename}:{gone.lineno}", cuts)
         return Left(None)
 
@@ -388,10 +387,9 @@ def _guarded(one: ast.stmt, stands_in: bool) -> ast.stmt:
     if hasattr(one, _GUARDED):  # it raised as what is not caught there
         return ast.Pass()
     setattr(one, _GUARDED, True)
-    stored = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)} & _names(
-        one, ast.Store
-    )
-    instead = "".join(map(_STANDS_IN.format, sorted(stored if stands_in else ())))
+    names = {n.id for n in ast.walk(one) if isinstance(n, ast.Name)}
+    stored = names & _names(one, ast.Store) if stands_in else ()
+    instead = "".join(map(_STANDS_IN.format, sorted(stored)))
     if isinstance(one, ast.Return):
         instead = f" return {_NUMBER}"
     (guard,) = ast.parse(f"try: pass\nexcept Exception:\n pass\n{instead}").body

@@ -72,9 +72,8 @@ def _instead(func: Any, args: Any, kwargs: Any, said: str) -> tuple[Any, bool]:
     if func is torch.autograd.grad:  # one for each of its inputs
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         return tuple(one * 0 for one in tensors_in(inputs)), False
-    for bends, ways in enumerate(
-        (_ways(args, kwargs, said), _bent(name, args, kwargs))
-    ):
+    tried = _ways(args, kwargs, said), _bent(name, args, kwargs)
+    for bends, ways in enumerate(tried):
         for given, named in ways:
             with suppress(*REFUSALS):
                 return func(*given, **named), bool(bends)

@@ -188,7 +188,7 @@ def _around(
         if changes is not None:
             return changes
     found = refusal(error, note.seen)
-    if found.site is None and any(one.follows(error) for one in probing):
+    if _follows(probing, error):
         return None  # it comes of what was found already
     note.found(found)
     # what this device alone cannot do says nothing of the config
@@ -199,8 +199,8 @@ def _around(
 
 
 def _follows(probing: list[Probe], error: Exception) -> bool:
-    """Whether it comes of what was found already, and says no line itself."""
-    return refusal(error).site is None and any(one.follows(error) for one in probing)
+    """Whether it comes of what was found already."""
+    return any(one.follows(error) for one in probing)
 
 
 def _built(cfg: Any, request: Request) -> Training:
@@ -217,17 +217,17 @@ def _resume(
     first: Updates,
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
-    cfg.merge_from_dict({"resume_from": first.saved})
 
-    def resumed(carried: Mapping[Any, Any]) -> Updates:
+    def resumed(carried: Mapping[Any, Any], begun: Updates | None = first) -> Updates:
+        cfg.merge_from_dict({"resume_from": begun and begun.saved})
         training = _built(cfg, request)
-        second = Updates(training, first, carried)
+        second = Updates(training, begun, carried)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
-            if carried:  # which may not be what the user's code would make of it
+            if carried or begun is None:  # what these raise is nobody's, or was told
                 watches.enter_context(suppress(Exception))
                 watches.enter_context(patch.object(note, "quiet", True))
             training.run()

@@ -37,9 +37,9 @@ _OPTIMIZER = (
 _WORDS = {
     "data": (
         "update {} has another batch after a resume than without the stop: the data "
-        "set draws from a stream of its own, or counts its samples",
+        "set draws from a stream of its own, counts its samples or changes them",
         "draw in __getitem__ from random, numpy.random or torch, which are seeded for "
-        "each sample, or from a generator made of the sample's index",
+        "each sample, or from a generator made of its index; change a clone alone",
     ),
     "weights": (
         "the weights or buffers before update {} are not those that were saved: "
@@ -292,17 +292,14 @@ def _digest(value: Any) -> str:
 
 
 def differences(
-    first: Updates,
-    second: Updates,
-    resumed: Callable[[Mapping[Key, Any]], Updates],
-    seconds: float,
+    first: Updates, second: Updates, resumed: Callable[..., Updates], seconds: float
 ) -> Iterator[Finding]:
     """Why the updates of `second` are not as in `first`, as far as `seconds` tell.
 
     Each value that changed is left out of a run that resumes with all the others.
 
     Args:
-        resumed: another run, which takes so much over.
+        resumed: another run, which takes so much over; or with None, the first again.
     """
     found = _difference(first, second, list(first.changed))
     end = time.monotonic() + seconds
@@ -323,7 +320,10 @@ def differences(
         if blame is None and whole.ended.get(key) == first.ended.get(key):
             blame = _begins_anew(key, whole, without)
         blamed += [blame] if blame else []
-    yield from blamed or ([found] if found else [])
+    if found and not blamed:
+        again = resumed({}, None)  # what looks at the first may change its bits
+        blamed += [_difference(again, resumed({}), list(again.changed))]
+    yield from filter(None, blamed)
 
 
 def _begins_anew(key: Key, whole: Updates, without: Updates) -> Finding | None:

@@ -175,5 +175,4 @@ def _words(side: Sequence[Operator], index: int) -> str:
 
 
 def _apart(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    pairs = zip(a, b)
-    return max((distance(x, y) for x, y in pairs), default=0.0)
+    return max(map(distance, a, b), default=0.0)

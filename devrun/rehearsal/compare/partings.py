@@ -33,8 +33,7 @@ from devrun.rehearsal.compare.records import (
 
 SCHEMA = "devrun.compare/3"
 IN_BOTH = ("dropout", "batch", "gradient", "update", "buffer")
-"""Of these, one that only one training has is a difference, if both devices show them.
-"""
+"""Of these, one that only one training has is a difference, if both devices show it."""
 NO_CODE = (*IN_BOTH, "hyperparameter")
 """Kinds of records that no module computes."""
 
@@ -73,11 +72,10 @@ class Parting:
     @property
     def may_be_rounding(self) -> bool:
         """Whether it might be that of many operations, each of which adds some."""
-        if self.step == 1:
-            return self.kind in ("gradient", "update") and math.isfinite(
-                self.difference
-            )
-        return self.kind not in ("batch", "hyperparameter")
+        if self.step > 1:
+            return self.kind not in ("batch", "hyperparameter")
+        passed = self.kind in ("gradient", "update")
+        return passed and math.isfinite(self.difference)
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,8 @@ class Recording:
             return False
         least = SLACK * self.least(key.kind) * self._largest_gradient(key.step)
         zero = not (a.any() and b.any())
-        return (zero or self.noise.get(key, 1.0) > 0.1) and max(
-            _rms(a), _rms(b)
-        ) <= least
+        small = max(_rms(a), _rms(b)) <= least
+        return small and (zero or self.noise.get(key, 1.0) > 0.1)
 
     def _largest_gradient(self, step: int) -> float:
         gradients = (

@@ -46,9 +46,8 @@ def report_data(runs: Sequence[RecordedRun], **how: Any) -> dict[str, Any]:
                 "problems": run.problems,
             }
         )
-    data: dict[str, Any] = plain(
-        {"schema": SCHEMA, "runs": found, "config": _configs(runs)}
-    )
+    whole = {"schema": SCHEMA, "runs": found, "config": _configs(runs)}
+    data: dict[str, Any] = plain(whole)
     return data
 
 

@@ -88,8 +88,7 @@ class RecordedRun:
 
     @functools.cached_property
     def train_seconds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Updates done, and the seconds of training until then; both empty without
-        times."""
+        """Updates done, and the seconds of training until then; empty without times."""
         curve = self.curve("time", "train")
         if curve is None:
             return np.zeros(0), np.zeros(0)

@@ -21,6 +21,10 @@ from devrun.tensors import nbytes, tensors_in
 from devrun.text import size_text
 
 _FACT, _PIECES = "memory in MiB", "optimizer_config.micro_batch"
+_LESS = (
+    "device: {type: cuda} with fewer weights on each GPU (fsdp), or a smaller model or "
+    "sample: one sample does not fit"
+)
 
 
 class Memory(Probe):
@@ -63,17 +67,11 @@ class Memory(Probe):
             if self.request.memory is None:
                 return  # nobody asked
             raise
-        mib = {kind: round(size / 2**20, 2) for kind, size in use.bytes.items()}
-        self.note.fact(
-            _FACT,
-            {
-                **mib,
-                "peak": round(use.peak / 2**20, 2),
-                "margin": round((needed(use.peak) - use.peak) / 2**20, 2),
-                "samples": size.samples,
-                "highest in": use.held_by,
-            },
-        )
+        margin = needed(use.peak) - use.peak
+        taken = {**use.bytes, "peak": use.peak, "margin": margin}
+        mib: dict[str, Any] = {kind: round(n / 2**20, 2) for kind, n in taken.items()}
+        told = {**mib, "samples": size.samples, "highest in": use.held_by}
+        self.note.fact(_FACT, told)
         limit = self.request.memory
         if limit is not None and needed(use.peak) > limit and not self.splits:
             yield self._finding(training, size, use, limit)
@@ -82,7 +80,6 @@ class Memory(Probe):
         self, training: Training, samples: int, accumulate: int, recompute: bool = False
     ) -> Use:
         """The memory of `samples`."""
-
         given = (training, self.batch, samples, accumulate)
         found: Use = aside(partial(memory_of, *given, recompute=recompute))
         return found
@@ -97,12 +94,7 @@ class Memory(Probe):
             if size
         )
         margin = size_text(needed(use.peak) - use.peak)
-        remedy = (
-            pasted(fix)
-            if fix
-            else "device: {type: cuda} with fewer weights on each GPU (fsdp), or a "
-            "smaller model or sample: one sample does not fit"
-        )
+        remedy = pasted(fix) if fix else _LESS
         why = (
             f"it needs {size_text(use.peak)} in {use.held_by} ({split}) and about "
             f"{margin} for CUDA's context, workspaces and allocator; there are "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from traceback import walk_stack
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
@@ -95,6 +97,8 @@ class Steps(Probe):
                 torch.cuda, "synchronize", lambda *_: self.syncs.leaves("synchronize")
             )
             stack.enter_context(waits)
+            for name in ("scale", "unscale_", "step"):
+                stack.enter_context(self.precision.seen(name))
             stack.enter_context(engine_in(calls.again))
             stack.enter_context(Operators(self.origins, calls, self.judges))
             stack.enter_context(calls)
@@ -151,12 +155,31 @@ class _Ends(Watching):
 
 
 class Precision(Judge):
-    """Notes a binary cross entropy of probabilities, which half precision rounds."""
+    """Notes a binary cross entropy of probabilities, which half precision rounds, and
+    gradients that are clipped before a scaler of the user's has divided them."""
 
     loss_site: str | None = None
     """Where the config names its loss."""
+    _scaled = False
+
+    def seen(self, name: str) -> AbstractContextManager[Any]:
+        """Within, calls of the method `name` of a scaler are seen."""
+        given = getattr(torch.amp.GradScaler, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._scaled = name == "scale"
+            return given(*args, **kwargs)
+
+        return patch.object(torch.amp.GradScaler, name, call)
 
     def operator(self, op: Op) -> None:
+        calls = walk_stack(None) if self._scaled else ()
+        if any(frame.f_code.co_filename == clip_grad.__file__ for frame, _ in calls):
+            self._scaled = False  # once an update
+            why = "the scaler has multiplied them: all are far above the limit"
+            remedy = "scaler.unscale_(optimizer) before it"
+            row = ("differs", "gradients", "clipped", why, remedy, line_asking())
+            self.counts[row] += 1
         if op.name != _REFUSED or not op.autocast:
             return
         site, remedy = line_asking(), f"{_LOGITS}, without the sigmoid"

@@ -126,6 +126,11 @@ class Calls(TorchFunctionMode):
                 self._origins.tag(made, DEVICE)
         else:
             birth = birth_of(name, args, kwargs, self._origins.on_device)
+            if isinstance(made, Tensor) and self._origins.of(made) is None:
+                # what a call makes of tensors of the host alone is there too
+                given = [self._origins.of(one) for one in flat_tensors(args)]
+                hosts = [one for one in given if isinstance(one, Host)]
+                birth = hosts[0] if hosts and hosts == given else birth
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
@@ -155,7 +160,8 @@ class Calls(TorchFunctionMode):
     def _leaving(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         leaves = self._origins.on_device(tensor)
-        self._reads(name, [tensor])
+        if not kwargs.get("non_blocking"):
+            self._reads(name, [tensor])
         self.quiet = True
         made = func(*args, **kwargs)
         if leaves and name in _COPIES:
@@ -166,12 +172,10 @@ class Calls(TorchFunctionMode):
 
     def _moved(self, made: Tensor, args: Any, kwargs: Any) -> None:
         """`made` of `.to(...)` or `.cuda()` is where it was asked to be."""
-        given = [*args[1:], *kwargs.values()]
+        given, names = [*args[1:], *kwargs.values()], (str, torch.device, int, type)
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
-        elif any(isinstance(one, (str, torch.device, int, type)) for one in given) or (
-            len(args) == 1 and not kwargs
-        ):
+        elif not given or any(isinstance(one, names) for one in given):
             self._origins.forget(made)
 
 

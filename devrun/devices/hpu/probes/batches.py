@@ -78,6 +78,5 @@ class BatchShapes(Probe):
 
 
 def _sizes(different: Any) -> str:
-    return ", ".join(
-        f"{name} {each.other} and {each.shape}" for name, each in different.items()
-    )
+    rows = different.items()
+    return ", ".join(f"{name} {one.other} and {one.shape}" for name, one in rows)

@@ -28,9 +28,13 @@ _LATE = "it is read once, when the SDK is imported, which was before: nothing ch
 _LAZY = "in lazy mode, which is the SDK's where nothing else is set, it raises"
 
 
-def or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
+def or_uncompiled(step: Callable[..., Any], past: str = "") -> Callable[..., Any]:
     """`step` without modes of a rehearsal, which a compiler would trace; or, where
-    these are needed, as it is written."""
+    these are needed, as it is written.
+
+    Args:
+        past: the compiler's error that is got past so too.
+    """
 
     def stepped(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -38,7 +42,7 @@ def or_uncompiled(step: Callable[..., Any]) -> Callable[..., Any]:
                 return step(*args, **kwargs)
         except Exception as error:
             kind = type(error)
-            if kind.__module__ == "torch._dynamo.exc" and kind.__name__ != _OPERATOR:
+            if kind.__module__ == "torch._dynamo.exc" and kind.__name__ != past:
                 raise  # of what cannot be compiled by anybody
         with uncompiled():
             return step(*args, **kwargs)
@@ -77,8 +81,8 @@ def compiling(note: Notebook, lazy: bool) -> Iterator[None]:
             note.found(Finding("breaks", "torch.compile", name, _LAZY, _EARLIER, site))
             return made
         if not isinstance(made, nn.Module):
-            return or_uncompiled(made)
-        made.forward = or_uncompiled(made.forward)
+            return or_uncompiled(made, _OPERATOR)
+        made.forward = or_uncompiled(made.forward, _OPERATOR)
         return made
 
     with uncompiled(), patch.object(torch, "compile", compile):

@@ -124,7 +124,6 @@ class Arithmetic(Probe):
                 f"it has {count} samples, fewer than one update needs: {sizes}",
                 self._small,
                 sizes.lines["data"],
-                keep=False,
             )
 
     def work_around(self, error: Exception, cfg: Any) -> dict[str, Any] | None:
@@ -157,19 +156,11 @@ class Arithmetic(Probe):
             )
 
     def _found(
-        self,
-        what: str,
-        why: str,
-        fix: dict[str, Any],
-        site: str | None,
-        *,
-        keep: bool = True,
+        self, what: str, why: str, fix: dict[str, Any], site: str | None
     ) -> None:
-        if keep:
-            self._changes.update(fix)
-        self.note.found(
-            Finding("breaks", "batch arithmetic", what, why, pasted(fix), site, fix=fix)
-        )
+        self._changes.update(fix)
+        row = ("batch arithmetic", what, why, pasted(fix), site)
+        self.note.found(Finding("breaks", *row, fix=fix))
 
 
 def _fewer(sizes: Sizes, count: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from devrun.probes.hosted import known_births
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of, user_line
+from devrun.probes.workarounds import refusal
 
 
 class Compiling(Probe):
@@ -30,9 +31,8 @@ class Compiling(Probe):
 
     def before(self, cfg: Any) -> None:
         self._cfg = cfg
-        self._refusals = load(True).emulation.refusals(
-            partial(known_births, "ipu", self.note)
-        )
+        births = partial(known_births, "ipu", self.note)
+        self._refusals = load(True).emulation.refusals(births)
         self._found = self._refusals.__enter__()
 
     def built(self, training: Training) -> None:
@@ -40,7 +40,8 @@ class Compiling(Probe):
 
     def follows(self, error: Exception) -> bool:
         """What a graph computes without what was refused is worth nothing."""
-        return bool(self._found) and not isinstance(error, ShapesError)
+        own = isinstance(error, ShapesError) or refusal(error).site
+        return bool(self._found) and not own
 
     def after(self, training: Training) -> Iterator[Finding]:
         found = self._found or []

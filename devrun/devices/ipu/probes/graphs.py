@@ -82,8 +82,7 @@ class Graphs(Probe):
         reason = str(getattr(error, "reason", error))
         remedy = f"give the name of a layer that forward calls; or {pasted(fix)}"
         site = line_of(cfg, f"ipu.{key}", f"device.{key}")
-        found = Finding("breaks", "split", key, reason, remedy, site, fix=fix)
-        self.note.found(found)
+        self.note.found(Finding("breaks", "split", key, reason, remedy, site, fix=fix))
         return fix
 
     def _look_before(self, runner: Any) -> None:
