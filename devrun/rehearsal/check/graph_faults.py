@@ -168,7 +168,7 @@ def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, set[Any]]]:
 def _values(owners: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
     """Owner, name and value of attributes."""
     for owner in keepers(owners):
-        own = {**vars(owner), **getattr(owner, "_buffers", {})}
+        own = {**getattr(owner, "__dict__", {}), **getattr(owner, "_buffers", {})}
         yield from ((owner, name, value) for name, value in own.items())
 
 
