@@ -80,7 +80,7 @@ def bounded(owner: type, name: str) -> bool:
     """Whether its file takes something out of what is called `name`, sets it anew, or
     asks what is in it."""
     sets, parts = 0, []
-    for node in ast.walk(_tree(sys.modules[owner.__module__])[0]):
+    for node in ast.walk(_tree(sys.modules.get(owner.__module__, sys))[0]):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             sets += node.attr == name
         elif isinstance(node, ast.AugAssign):

@@ -308,7 +308,7 @@ def differences(
     goes_on = carried and found.what != "weights" if found else begun
     if found is None and not begun:
         return
-    blamed = []
+    blamed: list[Finding | None] = []
     whole = resumed(carried) if goes_on else second
     differs = whole.by_number != second.by_number and not whole.broke
     for key in carried if differs else begun:
