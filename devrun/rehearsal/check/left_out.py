@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from devrun.probes.lifetime import NeverEnds, trained
-from devrun.probes.sites import is_library, user_line
+from devrun.probes.sites import is_foreign, is_library, user_line
 from devrun.python38 import unparsed
 from devrun.tensors import held
 
@@ -215,7 +215,7 @@ def run_script(
     Raises:
         SystemExit: as the script does.
     """
-    sources = Sources(stands_in=False)
+    sources, cut = Sources(stands_in=False), False
     body = sources.tree(script).body
     imports = (one for one in body if isinstance(one, ast.ImportFrom))
     future = [one for one in imports if one.module == "__future__"]
@@ -229,14 +229,22 @@ def run_script(
                 break
             except NeverEnds as error:
                 ended(left := sources.end_loop(error))
+                cut = True
                 if left is None:
                     break
             except Exception as error:  # noqa: BLE001 - the user's own
-                follows = sources.follows(error)
+                follows = sources.follows(error) or (cut and _of_values(error))
                 if not follows:
                     broke(error)
                 if not sources.leave_out(error, follows).gone:
                     break
+
+
+def _of_values(error: Exception) -> bool:
+    """Whether the user's own Python raised it, as for what a model has not learnt."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    kind = isinstance(error, (ValueError, LookupError, ArithmeticError))
+    return kind and not is_foreign(frame.f_code.co_filename)
 
 
 def _calls(error: BaseException) -> Iterator[tuple[FrameType, int]]:

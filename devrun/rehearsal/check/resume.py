@@ -8,6 +8,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
@@ -106,7 +107,7 @@ class Updates(Watching):
         self.saved: str | None = None
         """The checkpoint that was taken in the middle."""
         self.training: Training = training
-        self._carried = carried
+        self._carried, self._resumes = carried, first is not None
         self._weights = self._batch = ""
         self._trained: set[str] = set()
         """Digests of the weights before each update."""
@@ -115,8 +116,8 @@ class Updates(Watching):
         self._first: dict[Key, Any] | None = None
         self.changed: dict[Key, Any] = {}
         """What was changed until the save, and its value then."""
-        self.ended: dict[Key, Any] = {}
-        """The same of what was there at the end, as digests."""
+        self.middle: dict[Key, Any] | None = None
+        """Digests of what the first update after the save or a resume begins with."""
 
     @property
     def trains_nothing(self) -> bool:
@@ -138,8 +139,11 @@ class Updates(Watching):
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
             self._first = _plain(_attributes(self.training))
+            self.middle = self._first if self._resumes else None
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
+        if self.saved and self.middle is None:
+            self.middle = _plain(_attributes(self.training))
         self.batch = runner.data_batch
         self._weights = self._weighed(runner)
         self._batch = _digest(runner.data_batch)
@@ -164,7 +168,6 @@ class Updates(Watching):
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
-        self.ended = _plain(_attributes(self.training))
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
@@ -232,8 +235,11 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
         value = getattr(owner, name)
         if type(value).__name__ in _SOURCES:
             found[key] = None
-        elif isinstance(value, Optimizer):
-            found[key] = _digest(dict(value.state))
+        elif _has_state(value):
+            with suppress(Exception):  # of the user's own
+                state = dict(value.state_dict())
+                plain = [v for v in state.values() if isinstance(v, (int, float, list))]
+                found[key] = f"{_digest(state)} {plain}"
         elif tensors := [*held(value), *hidden(value)]:
             found[key] = _digest(tensors)
         elif isinstance(value, (np.ndarray, np.generic)):
@@ -245,12 +251,21 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
     return found
 
 
+class _State(dict):
+    """The state of what has one of its own."""
+
+
+def _has_state(value: Any) -> bool:
+    """Whether it is an optimizer, a schedule, a scaler or the like."""
+    kind = type(value)
+    own = hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
+    return own and not isinstance(value, nn.Module)
+
+
 def _copy(value: Any, known: dict[int, Any]) -> Any:
     """`value` now, with what is `known` by id; None of what cannot be copied."""
     if isinstance(value, torch.Generator):
         return value.get_state()
-    if isinstance(value, Optimizer):
-        return deepcopy(value.state_dict())
     if tensors := hidden(value):
         return [one.detach().clone() for one in tensors]
     if isinstance(value, deque):
@@ -258,6 +273,8 @@ def _copy(value: Any, known: dict[int, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of `cycle`, which newer Pythons keep
+            if _has_state(value):
+                return _State(deepcopy(value.state_dict()))
             copied = map_tensors(lambda one: one.detach().clone(), value)
             return deepcopy(copied, {**known})
     except Exception:  # noqa: BLE001 - the user's own
@@ -270,8 +287,9 @@ def _put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
         return
     if isinstance(now, torch.Generator):
         now.set_state(value)
-    elif isinstance(now, Optimizer):
-        now.load_state_dict(deepcopy(value))  # which it changes
+    elif isinstance(value, _State):
+        if now is not None:  # else it is made later
+            now.load_state_dict(deepcopy(dict(value)))  # which an optimizer changes
     elif tensors := hidden(now):
         for one, saved in zip(tensors, value):
             one.detach().copy_(saved)
@@ -317,7 +335,7 @@ def differences(
         rest = {other: carried[other] for other in carried if other != key}
         without = resumed(rest) if differs else second
         blame = _difference(whole, without, [key], sure=True)
-        if blame is None and whole.ended.get(key) == first.ended.get(key):
+        if blame is None and not _differ(key, whole, first):
             blame = _begins_anew(key, whole, without)
         blamed += [blame] if blame else []
     if found and not blamed:
@@ -327,15 +345,19 @@ def differences(
 
 
 def _begins_anew(key: Key, whole: Updates, without: Updates) -> Finding | None:
-    """What was not carried over, is otherwise at the end, and is not only shown."""
+    """What was not carried over, is otherwise after a resume, and is not only shown."""
     kind, number, name = key
-    if whole.ended.get(key) == without.ended.get(key) or isinstance(kind, ModuleType):
+    if not _differ(key, whole, without) or isinstance(kind, ModuleType):
         return None
     value = getattr(_owners(whole.training)[kind, number], name, None)
-    if not (hidden(value) or decides(kind, name)):
+    if not (hidden(value) or _has_state(value) or decides(kind, name)):
         return None
     site = assigned(kind, name)[0]
     return Finding("differs", "resume", f"self.{name}", *_ANEW, site)
+
+
+def _differ(key: Key, one: Updates, two: Updates) -> bool:
+    return (one.middle or {}).get(key) != (two.middle or {}).get(key)
 
 
 def _difference(
