@@ -335,8 +335,10 @@ def differences(
         rest = {other: carried[other] for other in carried if other != key}
         without = resumed(rest) if differs else second
         blame = _difference(whole, without, [key], sure=True)
-        if blame is None and not _differ(key, whole, first):
-            blame = _begins_anew(key, whole, without)
+        # what is made in an update cannot be put there before
+        sure = isinstance(carried[key], _State) or not _differ(key, whole, first)
+        if blame is None and sure:
+            blame = _begins_anew(key, first, without)
         blamed += [blame] if blame else []
     if found and not blamed:
         again = resumed({}, None)  # what looks at the first may change its bits

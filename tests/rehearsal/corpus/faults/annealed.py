@@ -35,3 +35,13 @@ class Cosine(Hook):
 
     def after_train_iter(self, runner):
         self.schedule.step()
+
+
+@HOOKS.register_module()
+class Warm(Hook):
+    schedule = None
+
+    def before_train_iter(self, runner):
+        if self.schedule is None:
+            self.schedule = torch.optim.lr_scheduler.LinearLR(runner.optimizer, 0.1)  # fault[cpu,cuda,hpu]: resume
+        self.schedule.step()
