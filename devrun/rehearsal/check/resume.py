@@ -118,6 +118,8 @@ class Updates(Watching):
         """What was changed until the save, and its value then."""
         self.middle: dict[Key, Any] | None = None
         """Digests of what the first update after the save or a resume begins with."""
+        self.ended: dict[Key, Any] = {}
+        """Those of the end."""
 
     @property
     def trains_nothing(self) -> bool:
@@ -168,6 +170,7 @@ class Updates(Watching):
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
+        self.ended = _plain(_attributes(self.training))
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
@@ -359,7 +362,9 @@ def _begins_anew(key: Key, whole: Updates, without: Updates) -> Finding | None:
 
 
 def _differ(key: Key, one: Updates, two: Updates) -> bool:
-    return (one.middle or {}).get(key) != (two.middle or {}).get(key)
+    """Whether it is otherwise after the save, and still at the end."""
+    middle = (one.middle or {}).get(key) != (two.middle or {}).get(key)
+    return middle and one.ended.get(key) != two.ended.get(key)
 
 
 def _difference(
