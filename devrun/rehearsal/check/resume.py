@@ -349,12 +349,13 @@ def differences(
     yield from filter(None, blamed)
 
 
-def _begins_anew(key: Key, whole: Updates, without: Updates) -> Finding | None:
+def _begins_anew(key: Key, first: Updates, without: Updates) -> Finding | None:
     """What was not carried over, is otherwise after a resume, and is not only shown."""
     kind, number, name = key
-    if not _differ(key, whole, without) or isinstance(kind, ModuleType):
+    if not _differ(key, first, without) or isinstance(kind, ModuleType):
         return None
-    value = getattr(_owners(whole.training)[kind, number], name, None)
+    owner = _owners(first.training).get((kind, number))  # it may be gone since the save
+    value = getattr(owner, name, None)
     if not (hidden(value) or _has_state(value) or decides(kind, name)):
         return None
     site = assigned(kind, name)[0]
