@@ -23,6 +23,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, ON_HOST, PLACED
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
+from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
 _REMEDIES = {
@@ -324,8 +325,8 @@ class Substitutes(TorchFunctionMode):
                 of_cuda = type(self_).__module__.startswith(_AMP)
                 self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
-                # CUDA's own operators update a scaler; elsewhere torch has neither
-                if name == "GradScaler" or not self._available:
+                # elsewhere torch has neither; an older one scales on CUDA alone
+                if not self._available or (name == "GradScaler" and lacks("2.3")):
                     args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)
