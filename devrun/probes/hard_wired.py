@@ -321,12 +321,13 @@ class Substitutes(TorchFunctionMode):
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)
-            if _is_cuda(given):
+            if _is_cuda(given) and kwargs.get("enabled", True):
                 of_cuda = type(self_).__module__.startswith(_AMP)
                 self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
                 # elsewhere torch has neither; an older one scales on CUDA alone
-                if not self._available or (name == "GradScaler" and lacks("2.3")):
+                scales = self._device == "cpu" and not lacks("2.3")
+                if not self._available or (name == "GradScaler" and not scales):
                     args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)

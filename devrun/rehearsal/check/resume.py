@@ -55,9 +55,10 @@ _WORDS = {
     ),
 }
 """What differs -> why, and the remedy."""
-_ANEW = (
-    "it begins anew in a run that resumes: no checkpoint has it",
-    _WORDS["update"][1],
+_ANEW = "it begins anew in a run that resumes: no checkpoint has it"
+_STATE = (
+    "its state_dict() in what get_extra_state of the model returns, or state_dict of "
+    "the hook; set_extra_state or load_state_dict gives it back"
 )
 _SAVED: dict[type, Iterable[str]] = {
     nn.Module: vars(nn.Module()).keys(),
@@ -379,10 +380,12 @@ def _begins_anew(key: Key, first: Updates) -> Finding | None:
         return None
     owner = _owners(first.training).get((kind, number))  # it may be gone since the save
     value = getattr(owner, name, None)
-    if not (hidden(value) or _has_state(value) or decides(kind, name)):
+    has_state = _has_state(value)
+    if not (hidden(value) or has_state or decides(kind, name)):
         return None
-    site = assigned(kind, name)[0]
-    return Finding("differs", "resume", f"self.{name}", *_ANEW, site)
+    remedy = _STATE if has_state else _WORDS["update"][1]
+    row = (f"self.{name}", _ANEW, remedy, assigned(kind, name)[0])
+    return Finding("differs", "resume", *row)
 
 
 def _differ(key: Key, one: Updates, two: Updates) -> bool:

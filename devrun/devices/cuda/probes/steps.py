@@ -14,7 +14,6 @@ from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
-from devrun.devices.cuda.probes.options import asked_of
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
 from devrun.devices.cuda.probes.watch import Calls, Judge, Op, Operators
 from devrun.devices.device_section import option_place
@@ -23,7 +22,7 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import engine_in
-from devrun.probes.keys import line_of
+from devrun.probes.keys import asked_of, line_of
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching, own_parts
@@ -32,7 +31,6 @@ from devrun.probes.sites import line_asking
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
-from devrun.torch_features import uncompiled
 
 _REFUSED = "binary_cross_entropy"
 """The one that CUDA's table bans; what else is unsafe there is computed in fp32."""
@@ -81,10 +79,6 @@ class Steps(Probe):
         adapter.to_device = lambda batch: self.copied(move(batch))
         runner.register_hook(self)
         runner.register_hook(_Ends(self))
-
-    def getting_past(self) -> AbstractContextManager[Any]:
-        """Operators within what the user compiles would not be seen."""
-        return uncompiled()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
