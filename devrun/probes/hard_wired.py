@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +23,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, ON_HOST, PLACED
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
+from devrun.probes.streams import CLOCK, Event, Idle, Stream
 from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
@@ -152,11 +153,16 @@ class Substitutes(TorchFunctionMode):
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
-        for name in ("stream", "current_stream", "default_stream"):
-            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", _Idle()))
-        for name in ("Stream", "Event", "device"):  # which annotations name: classes
-            begin = self._silent(f"torch.cuda.{name}", None)
-            replace(torch.cuda, name, type(name, (_Idle,), {"__init__": begin}))
+        for name, made in (
+            ("stream", CLOCK.on),
+            ("current_stream", lambda *_: CLOCK.current),
+            ("default_stream", lambda *_: CLOCK.default),
+        ):
+            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", made))
+        for stand in (Stream, Event, device):  # which annotations name: classes
+            name = stand.__name__
+            begin = self._silent(f"torch.cuda.{name}", stand.__init__)
+            replace(torch.cuda, name, type(name, (stand,), {"__init__": begin}))
         for name in _RANGES:
             replace(torch.cuda.nvtx, name, self._silent(f"nvtx.{name}", None))
         for name in _TYPES:
@@ -230,6 +236,8 @@ class Substitutes(TorchFunctionMode):
             self._asked_in_data(name)
             if self._available:
                 PLACED.tag(made, DEVICE)
+            if CLOCK.active:
+                CLOCK.write([made], sites.line_asking())
         return made
 
     def _asked_in_data(self, name: str) -> None:
@@ -253,14 +261,15 @@ class Substitutes(TorchFunctionMode):
         self._stack.enter_context(patch.object(owner, name, value))
 
     def _silent(self, what: str, value: Any, name: str = "module") -> Any:
-        """Does nothing for the user's code; what torch asks itself, it is told."""
+        """Gives the user's code `value`, or what that makes; what torch asks itself, it
+        is told."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before: Any = getattr(call, "before", None)
             if before is not None and not _of_the_user(sys._getframe(1)):
                 return before(*args, **kwargs)
             self._tell(what, name)
-            return value
+            return value(*args, **kwargs) if callable(value) else value
 
         return call
 
@@ -354,16 +363,8 @@ class _Stand(type):
         return isinstance(one, cls.plain)
 
 
-class _Idle:
-    """A stream or an event on which nothing happens."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: nullcontext()
-
-    def __enter__(self) -> _Idle:
-        return self
-
-    def __exit__(self, *_: Any) -> None: ...
+class device(Idle):  # noqa: N801 - torch's name
+    """`torch.cuda.device`."""
 
 
 def _is_cuda(value: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
+from devrun.devices.cuda.probes.races import Races
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
 from devrun.devices.cuda.probes.watch import Calls, Judge, Op, Operators
 from devrun.devices.device_section import option_place
@@ -28,6 +29,7 @@ from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching, own_parts
 from devrun.probes.request import Request
 from devrun.probes.sites import line_asking
+from devrun.probes.streams import CLOCK
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
@@ -49,8 +51,11 @@ class Steps(Probe):
         self.syncs = Syncs(self.origins, self.updating)
         self.precision = Precision()
         self.judges: list[Judge] = [
-            self.syncs, Mismatches(self.origins, self.updating), self.precision
-        ]  # fmt: skip
+            self.syncs,
+            Mismatches(self.origins, self.updating),
+            Races(self.updating),
+            self.precision,
+        ]
         self.updates = 0
         self.active = False
         """Whether an update is being done, with the hooks before and after it."""
@@ -87,9 +92,7 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 told = calls.through(getattr(torch, name))
                 stack.enter_context(patch.object(torch, name, told))
-            waits = patch.object(
-                torch.cuda, "synchronize", lambda *_: self.syncs.leaves("synchronize")
-            )
+            waits = patch.object(torch.cuda, "synchronize", self._synchronized)
             stack.enter_context(waits)
             for name in ("scale", "unscale_", "step"):
                 stack.enter_context(self.precision.seen(name))
@@ -101,6 +104,10 @@ class Steps(Probe):
     def after(self, _: Any) -> Iterator[Finding]:
         for judge in self.judges if self.updates else ():
             yield from judge.findings(self.updates)
+
+    def _synchronized(self, *_: Any) -> None:
+        self.syncs.leaves("synchronize")
+        CLOCK.wait_for_all()
 
     def copied(self, batch: Any) -> Any:
         """`batch` as the copy to the device would give it: other tensors, tagged."""
