@@ -27,6 +27,7 @@ from devrun.probes.streams import CLOCK, Event, Idle, Stream
 from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
+_HOST = str(torch.empty(0).device)
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
     "module": "leave it out, or guard it: if torch.cuda.is_available()",
@@ -335,7 +336,7 @@ class Substitutes(TorchFunctionMode):
                 self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
                 # elsewhere torch has neither; an older one scales on CUDA alone
-                scales = self._device == "cpu" and not lacks("2.3")
+                scales = self._device == _HOST and not lacks("2.3")
                 if not self._available or (name == "GradScaler" and not scales):
                     args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])

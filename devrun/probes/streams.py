@@ -35,7 +35,7 @@ class Stream(Idle):
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.waited: dict[Any, int] = {}
-        CLOCK.active = True
+        CLOCK.start()
 
     def wait_stream(self, other: Any) -> None:
         self.wait_event(other.record_event())
@@ -94,6 +94,9 @@ class Clock:
     def begin(self) -> None:
         self.host, self.current = Stream(), Stream()
         self.default, self.active = self.current, False
+
+    def start(self) -> None:
+        self.active = True
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """`torch.cuda.stream(stream)`; None changes nothing."""

@@ -41,5 +41,6 @@ class Races(Judge):
             if found and self._updating() and (here or found.site):
                 at = f" at {found.site}" if found.site not in (None, here) else ""
                 why, remedy = _HOST if host else _STREAM
-                row = ("differs", _KIND, what, why.format(at), remedy)
-                self.counts[(*row, here or found.site)] += 1
+                site = here or found.site
+                row = ("differs", _KIND, what, why.format(at), remedy, site)
+                self.counts[row] += 1

@@ -178,7 +178,7 @@ class Calls(TorchFunctionMode):
             made = made.clone()
             self._origins.tag(made, Host(f".{name}()"))
             if kwargs.get("non_blocking"):
-                CLOCK.active = True
+                CLOCK.start()
                 CLOCK.write([made], line_asking())
         return made
 
@@ -250,7 +250,7 @@ class Operators(TorchDispatchMode):
         name: str = schema.name
         to_host = name == "aten::copy_" and not self._origins.on_device(args[0])
         if to_host and args[2:3] == (True,):
-            CLOCK.active = True
+            CLOCK.start()
         elif to_host or name == "aten::_local_scalar_dense":
             CLOCK.wait()
         if CLOCK.active and not _is_view(schema):
