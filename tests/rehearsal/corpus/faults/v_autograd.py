@@ -36,7 +36,7 @@ class VAutograd(nn.Module):
         h = torch.relu(self.conv(x)).mean((2, 3))
         h = Round.apply(h * 16) / 16  # fault[ipu]: cannot be compiled
         # remedy[ipu]: h = torch.round(h * 16) / 16
-        h = checkpoint(self.mid, h, use_reentrant=False)  # fault[ipu]: raises
+        h = checkpoint(self.mid, h, use_reentrant=False)  # fault[ipu]: checkpoint
         # remedy[ipu]: h = self.mid(h)
         if h.requires_grad:
             h.register_hook(lambda grad: grad * 2)  # fault[ipu]: cannot be compiled
