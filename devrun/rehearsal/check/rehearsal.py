@@ -26,6 +26,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, safely
 from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
+from devrun.rehearsal.check.fresh import Fresh
 from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.gradient_path import Diverges, GradientsProbe, untrained
 from devrun.rehearsal.check.graph_faults import (
@@ -66,10 +67,11 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         going.reduced = _shorten(cfg, request, note, probing, folder)
         for probe in probing:
             change(cfg, safely(note, probe.changes, cfg) or {})
-        first = _trained(cfg, request, note, probing, going)
+        fresh = Fresh()
+        first = _trained(cfg, request, note, probing, going, fresh)
         if request.resumes and first is not None and first.saved is not None:
             with note.stage("the resume"):
-                _resume(cfg, request, note, probing, going, first)
+                _resume(cfg, request, note, probing, going, fresh, first)
     note.done()
 
 
@@ -142,11 +144,17 @@ def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
 
 
 def _trained(
-    cfg: Any, request: Request, note: Notebook, probing: list[Probe], going: GoesOn
+    cfg: Any,
+    request: Request,
+    note: Notebook,
+    probing: list[Probe],
+    going: GoesOn,
+    fresh: Fresh,
 ) -> Updates | None:
     """The updates of a whole run; what breaks is left out and it begins again."""
     for _ in range(MOST):
         training: Training | None = None
+        fresh.restore()
         try:
             with note.stage("the build"):
                 training = _built(cfg, request)
@@ -220,6 +228,7 @@ def _resume(
     note: Notebook,
     probing: list[Probe],
     going: GoesOn,
+    fresh: Fresh,
     first: Updates,
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
@@ -233,6 +242,7 @@ def _resume(
         by_epoch = "max_epochs" in cfg["runner"]
         key, each = ("epochs", 1) if by_epoch else ("iters", request.steps)
         cfg.merge_from_dict({f"runner.max_{key}": rounds * each})
+        fresh.restore()
         training = _built(cfg, request)
         second = Updates(training, begun, carried, rounds)
         with closing(training.runner), ExitStack() as watches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 import warnings
 from collections import Counter, deque
@@ -11,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
-from typing import Any, Tuple, Union
+from io import IOBase
+from types import MappingProxyType
+from typing import Any, Tuple
 
 import numpy as np
 import torch
@@ -25,12 +25,13 @@ from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, own_parts
 from devrun.probes.sites import defined, is_library
 from devrun.probes.sources import assigned, decides
+from devrun.rehearsal.check.fresh import Shared, numbers_of, shared
 from devrun.run import Run
 from devrun.runners.training import Training
 from devrun.tensors import held, map_tensors, tensors_in
 
-_SOURCES = ("Generator", "Random", "RandomState", "cycle", "generator")
-"""Names of classes of torch's, numpy's and Python's that give a value once."""
+_SOURCES = ("Generator", "Random", "RandomState")
+"""Names of classes of torch's, numpy's and Python's that draw."""
 _OPTIMIZER = (
     "optimizer: {NAME: {type: ...}} in the config, which makes and saves it, and gives "
     "it to train_step as optimizer['NAME']"
@@ -67,11 +68,11 @@ _SAVED: dict[type, Iterable[str]] = {
 """Attributes that are saved, or of torch's own, by the class that has them."""
 _LONGEST = 10_000
 """Parts of a list whose changes are looked for; a longer one is data."""
+_SHARED = -1
+"""Number of a class itself, or of a file, among those of the class."""
 _TRIED = 8
 """Values of which is tried whether they make a difference."""
-Owner = Union[type, ModuleType]
-"""A class, or a file, of which there are attributes."""
-Key = Tuple[Owner, int, str]
+Key = Tuple[Shared, int, str]
 """Of an attribute: owner, number among those of its class, and name."""
 
 
@@ -204,21 +205,19 @@ class Updates(Watching):
         self.saved = runner.save_checkpoint(name="middle")
 
 
-def _owners(training: Training) -> dict[tuple[Owner, int], Any]:
+def _owners(training: Training) -> dict[tuple[Shared, int], Any]:
     """Model, loss, hooks, data set, optimizer, what of the user's objects they keep,
     and the files that they are in: by class, and number among those of the class."""
     runner, loader = training.runner, training.loaders[0]
     names = ("dataset", "collate_fn", "sampler")
     data = (getattr(loader, name, None) for name in names)
-    found: dict[tuple[Owner, int], Any] = {}
+    found: dict[tuple[Shared, int], Any] = {}
     numbers: Counter[Any] = Counter()
     modules = runner.session.step_module.modules()  # of model and loss
     for owner in keepers((*modules, *own_parts(runner), *data)):
         found[type(owner), numbers[type(owner)]] = owner
         numbers[type(owner)] += 1
-    # a class that a program executes may be of no file that is loaded
-    files = {sys.modules.get(type(owner).__module__) for owner in found.values()}
-    return {**found, **{(file, 0): file for file in files if file is not None}}
+    return {**found, **{(owner, _SHARED): owner for owner in shared()}}
 
 
 def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
@@ -232,10 +231,11 @@ def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
     return found
 
 
-def _unsaved(kind: Owner, owner: Any) -> Iterator[str]:
-    """Names of its attributes that no checkpoint has; of a file those of sources."""
-    if isinstance(kind, ModuleType):
-        yield from (n for n, v in vars(owner).items() if type(v).__name__ in _SOURCES)
+def _unsaved(kind: Shared, owner: Any) -> Iterator[str]:
+    """Names of its attributes that no checkpoint has."""
+    if kind is owner:  # a file, or a class itself
+        yield from (name for name, value in vars(owner).items() if _gives(value))
+        yield from (name for name, _ in numbers_of(owner))
         return
     own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
     site = defined(kind)  # those of a library tell what it did to this very object
@@ -249,7 +249,7 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
     found: dict[Key, Any] = {}
     for key, (owner, name) in attributes.items():
         value = getattr(owner, name)
-        if type(value).__name__ in _SOURCES:
+        if _gives(value):
             found[key] = None
         elif _has_state(value):
             with suppress(Exception):  # of the user's own
@@ -264,7 +264,15 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
             isinstance(value, (list, deque, dict)) and len(value) <= _LONGEST
         ):
             found[key] = repr(value)
+        elif isinstance(value, set) and len(value) <= _LONGEST:
+            found[key] = repr(sorted(map(repr, value)))
     return found
+
+
+def _gives(value: Any) -> bool:
+    """Whether it gives each value once: by chance, or one after the other."""
+    draws = type(value).__name__ in _SOURCES
+    return draws or (isinstance(value, Iterator) and not isinstance(value, IOBase))
 
 
 class _State(dict):
@@ -357,6 +365,9 @@ def differences(
         if blame is None and sure and _differ(key, first, without):
             blame = _begins_anew(key, first)
         blamed += [blame] if blame else []
+    lost = [key for key, value in first.changed.items() if value is None]
+    if found and lost:  # what cannot be taken over is why the rest differs
+        blamed += [_difference(first, whole, lost)]
     if found and not blamed:
         again = resumed({}, None)  # what looks at the first may change its bits
         blamed += [_difference(again, resumed({}), list(again.changed))]
@@ -376,7 +387,7 @@ def begins_late(first: Updates, resumed: Callable[..., Updates]) -> Iterator[Fin
 def _begins_anew(key: Key, first: Updates) -> Finding | None:
     """Of what is otherwise after a resume: that it is, where it is not only shown."""
     kind, number, name = key
-    if isinstance(kind, ModuleType):
+    if number == _SHARED or not isinstance(kind, type):
         return None
     owner = _owners(first.training).get((kind, number))  # it may be gone since the save
     value = getattr(owner, name, None)
@@ -422,10 +433,8 @@ def _difference(
         remedy = _OPTIMIZER
     mine = (
         (kind, name)
-        for kind, _, name in keys
-        if sure
-        or isinstance(kind, ModuleType)
-        or (kind is type(dataset)) is (what == "data")
+        for kind, at, name in keys
+        if sure or at == _SHARED or (kind is type(dataset)) is (what == "data")
     )
     lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
     site = next(filter(None, lines), None) or defined(getattr(owner, method, None))

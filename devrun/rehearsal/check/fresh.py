@@ -1,0 +1,70 @@
+"""Numbers of the user's modules and classes, which a new process has as they begin."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from types import ModuleType
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+from devrun.probes.sites import is_library, user_line
+
+Shared = Union[type, ModuleType]
+"""A class, or a file, whose values outlive a run."""
+_HOLDERS = (list, dict, set, deque)
+_LONGEST = 1000
+"""Parts of what is looked through; what is longer is data."""
+
+
+class Fresh:
+    """What there was when it was made; `restore` makes it so again, as for a run that
+    begins in a new process."""
+
+    def __init__(self) -> None:
+        self._held = [
+            (owner, name, value, deepcopy(value))
+            for owner in shared()
+            for name, value in numbers_of(owner)
+        ]
+
+    def restore(self) -> None:
+        for owner, name, value, begun in self._held:
+            if isinstance(value, Tensor):
+                with torch.no_grad():
+                    value.copy_(begun)
+            elif isinstance(value, _HOLDERS):  # another module may hold it too
+                value.clear()
+                if isinstance(value, (list, deque)):
+                    value.extend(deepcopy(begun))
+                else:
+                    value.update(deepcopy(begun))
+            setattr(owner, name, value)
+
+
+def shared() -> Iterator[Shared]:
+    """The user's modules and the classes in them."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and user_line([(file, 0)]) and not is_library(file):
+            yield module
+            own = vars(module).values()
+            name = module.__name__
+            yield from (v for v in own if isinstance(v, type) and v.__module__ == name)
+
+
+def numbers_of(owner: Shared) -> list[tuple[str, Any]]:
+    """Name and value of its numbers and tensors, and of lists and the like of these."""
+    named = vars(owner).items()
+    return [(n, v) for n, v in named if not n.startswith("__") and _is_plain(v)]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, _HOLDERS) and len(value) <= _LONGEST:
+        parts = value.values() if isinstance(value, dict) else value
+        return all(isinstance(one, (int, float, str, Tensor)) for one in parts)
+    return isinstance(value, (int, float)) or type(value) is Tensor
