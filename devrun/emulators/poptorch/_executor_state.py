@@ -33,6 +33,7 @@ class ExecutorState:
     _optimizer: Any
     _options: Any
     _user_model: Any
+    _compiled_modes: dict[str, bool]
     _training: bool
     _is_attached: bool
     _rng: list[torch.Tensor]
@@ -158,6 +159,12 @@ class ExecutorState:
         """Write down, where somebody collects, that the device has other settings."""
         if collecting() is None or self._optimizer is None:
             return
+        if self._compiled_modes.get("") and not self._user_model.training:
+            error = Error(
+                "eval(): it changes the flag of the user's model alone: what was "
+                "compiled trains on, now too"
+            )
+            refuse(error, NUMBERS, True)
         if attributes.hyperparameters(self._optimizer) != self._sent_values:
             error = Error(
                 "optimizer: settings were changed, of which no call of setOptimizer() "

@@ -214,6 +214,7 @@ def kept_by_program(note: Notebook) -> Any:
     looks: Counter[CodeType] = Counter()
 
     def stepped(*_: Any) -> None:
+        known: set[int] = set()  # what is given on is looked at where it was given to
         for frame, _line in traceback.walk_stack(sys._getframe(1)):
             code = frame.f_code
             looks[code] += 1  # in long lists a look takes long
@@ -221,9 +222,11 @@ def kept_by_program(note: Notebook) -> Any:
                 continue
             own = frame.f_locals
             owner = sys.modules["__main__"] if own is frame.f_globals else code
-            for name, value in list(own.items()):
+            new = {name: one for name, one in own.items() if id(one) not in known}
+            known.update(map(id, new.values()))
+            for name, value in new.items():
                 growing.look(code, owner, name, value)
-            objects = [one for one in own.values() if sites.defined(type(one))]
+            objects = [one for one in new.values() if sites.defined(type(one))]
             for one, name, value in _values(objects):
                 growing.look((code, id(one)), type(one), name, value)
 
