@@ -40,10 +40,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def inside(value: Any) -> Iterable[Any]:
-    """What a container or a distribution holds; of all else, itself."""
-    held_by = vars(value) if isinstance(value, Distribution) else value
-    parts = held_by.values() if isinstance(held_by, dict) else held_by
-    return parts if isinstance(held_by, (dict, list, tuple, deque)) else [value]
+    """What a container, record or distribution holds; of all else, itself."""
+    named = isinstance(value, Distribution) or dataclasses.is_dataclass(value)
+    whole = getattr(value, "__dict__", value) if named else value
+    parts = whole.values() if isinstance(whole, dict) else whole
+    return parts if isinstance(whole, (dict, list, tuple, deque)) else [value]
 
 
 def held(value: Any) -> list[Tensor]:
