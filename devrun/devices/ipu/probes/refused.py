@@ -56,6 +56,7 @@ _NUMBERS = {
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
     "copyWeightsToDevice": ("lost write", "call it, or adapter.sync_to_device(model)"),
     "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
+    "loss function": ("other loss", "return poptorch.identity_loss(loss, 'none')"),
     "eval()": ("lost write", "poptorch.inferenceModel(model) for what is not trained"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }

@@ -54,9 +54,8 @@ class IPUProgram(ProgramProbe):
         """Before a run, at attributes that were changed since the graph was made."""
         if graph not in self._graphs:
             with CaptureWatch(model) as self._graphs[graph]:
-                return
-        watch = self._graphs[graph]
-        if not watch.findings:
+                pass
+        elif not (watch := self._graphs[graph]).findings:
             watch.look_again(sys.modules["__main__"])
             for one in watch.findings:
                 self._note.found(frozen(one))
