@@ -188,8 +188,21 @@ class ExecutorState:
         values[name] = running
 
     def _own_optimizer(self) -> None:
+        hooks = getattr(self._optimizer, "register_state_dict_pre_hook", None)
         if hasattr(self._optimizer, "variable_attrs"):
             self._optimizer._executor = self
+        elif collecting() is not None and hooks is not None:
+            hooks(self._note_without_state)
+
+    def _note_without_state(self, optimizer: Any) -> None:
+        """Write down, where somebody collects, what is saved of torch's optimizers."""
+        has_state = self._device_optimizer and self._weights.optimizer_copies
+        if has_state and optimizer is self._optimizer and collecting() is not None:
+            error = Error(
+                "optimizer: of one of torch's own the state stays on the IPU: what "
+                "state_dict() gives has none"
+            )
+            refuse(error, NUMBERS, True)
 
     def _remember_optimizer(self) -> None:
         """Note at compilation what is baked in."""

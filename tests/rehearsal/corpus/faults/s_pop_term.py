@@ -28,12 +28,14 @@ def main():
     data = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
     loader = poptorch.DataLoader(options, data, batch_size=8, shuffle=True)
     model = Sorter()
-    optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     trainer = poptorch.trainingModel(model, options, optimizer)
     for epoch in range(2):
         for signals, labels in loader:
             scores, loss = trainer(signals, labels)
         print(f"epoch {epoch}: {loss.item():.3f}")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "sorter.pt")  # fault[ipu]: resume
+        # remedy: torch.save({"model": model.state_dict()}, "sorter.pt")
 
 
 if __name__ == "__main__":
