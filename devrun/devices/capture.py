@@ -170,7 +170,7 @@ class CaptureWatch:
             value, uses = now.get(key, _ABSENT), rf"\bself\.{re.escape(key)}\b"
             if _ABSENT in (was, value) or _filled_in(was, value):
                 continue
-            if others and not _sites_of([module], uses):
+            if others and any(_lines_of([module])) and not _sites_of([module], uses):
                 continue
             name = f"{self._names[module]}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS

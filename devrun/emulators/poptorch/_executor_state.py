@@ -159,10 +159,19 @@ class ExecutorState:
         """Write down, where somebody collects, that the device has other settings."""
         if collecting() is None or self._optimizer is None:
             return
-        if self._compiled_modes.get("") and not self._user_model.training:
+        for name, child in self._user_model.named_modules():
+            if child.training != self._compiled_modes.get(name, child.training):
+                called = "train()" if child.training else "eval()"
+                error = Error(
+                    f"{called}: it changes flags of the user's modules alone: what was "
+                    "compiled trains as before"
+                )
+                refuse(error, NUMBERS, True)
+                break
+        if self._weights.freed_or_frozen():
             error = Error(
-                "eval(): it changes the flag of the user's model alone: what was "
-                "compiled trains on, now too"
+                "requires_grad: it was changed, of which what was compiled knows "
+                "nothing: it trains what it did"
             )
             refuse(error, NUMBERS, True)
         if attributes.hyperparameters(self._optimizer) != self._sent_values:

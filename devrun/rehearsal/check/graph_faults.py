@@ -204,8 +204,7 @@ class _Growing:
         times = last + 1 if before < parts else 0
         self._seen[key, name] = parts, times
         if times == _GROWS and (words is _GROWN or not bounded(owner, name)):
-            site = stored(owner, name)
-            self._note.found(Finding("slow", kind, name, *words, site))
+            self._note.found(Finding("slow", kind, name, *words, stored(owner, name)))
 
 
 def kept_by_program(note: Notebook) -> Any:

@@ -58,7 +58,8 @@ _NUMBERS = {
     "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
     "loss function": ("other loss", "return poptorch.identity_loss(loss, 'none')"),
     "state_dict()": ("resume", "poptorch.optim in place of torch.optim: it has it"),
-    "eval()": ("lost write", "poptorch.inferenceModel(model) for what is not trained"),
+    "flags": ("lost write", "poptorch.inferenceModel(model) for what is not trained"),
+    "requires_grad": ("lost write", "trainer.destroy() after it, to compile again"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }
 """Words of the message -> kind and remedy."""
