@@ -12,24 +12,23 @@ import copy
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from devrun.step import MicroBatches
 
 INSIDE: Final = object()
 """What a `visit` returns to have the parts of a value visited in its place."""
 
-_OPAQUE = (type, nn.Module, types.ModuleType, types.FunctionType, types.MethodType)
+OPAQUE = (type, nn.Module, types.ModuleType, types.FunctionType, types.MethodType)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with `function(tensor)` in the place of each tensor."""
-    if isinstance(value, Tensor):  # most often
-        return function(value)
     return replaced(
         lambda part, _: function(part) if isinstance(part, Tensor) else INSIDE, value
     )
@@ -40,11 +39,18 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in named_tensors(value))
 
 
+def inside(value: Any) -> Iterable[Any]:
+    """What a container, record or distribution holds; of all else, itself."""
+    named = isinstance(value, Distribution) or dataclasses.is_dataclass(value)
+    whole = getattr(value, "__dict__", value) if named else value
+    parts = whole.values() if isinstance(whole, dict) else whole
+    return parts if isinstance(whole, (dict, list, tuple, deque)) else [value]
+
+
 def held(value: Any) -> list[Tensor]:
-    """`value`, or what it holds where it is a container, as far as they are tensors."""
-    parts = value.values() if isinstance(value, Mapping) else value
-    inner = parts if isinstance(value, (Mapping, list, tuple, deque)) else [value]
-    return [one for one in inner if isinstance(one, Tensor)]
+    """`value`, or what it holds where it is a container, or one of rows, of tensors."""
+    rows = map(inside, inside(value))
+    return [one for row in rows for one in row if isinstance(one, Tensor)]
 
 
 def nbytes(tensor: Tensor) -> int:
@@ -65,12 +71,23 @@ def local_of(tensor: Any) -> Any:
     return tensor.to_local() if is_spread(tensor) else tensor
 
 
-def named_tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_tensors(
+    value: Any, path: str = "", _within: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Tensor]]:
     """(path, tensor) of each tensor in `value`, such as `batch['image'][0]`."""
-    return _named(value, path, ())
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    for label, _, part in _parts(value, _within):
+        yield from named_tensors(part, path + label, (*_within, id(value)))
 
 
-def replaced(visit: Callable[[Any, str], Any], value: Any, path: str = "") -> Any:
+def replaced(
+    visit: Callable[[Any, str], Any],
+    value: Any,
+    path: str = "",
+    _within: tuple[int, ...] = (),
+) -> Any:
     """`value` with `visit(part, path)` in the place of its parts.
 
     Args:
@@ -78,33 +95,17 @@ def replaced(visit: Callable[[Any, str], Any], value: Any, path: str = "") -> An
             parts of that; a leaf for which it does stays as it is.
         path: the name of `value`; that of a part extends it.
     """
-    return _replaced(visit, value, path, ())
-
-
-def _replaced(
-    visit: Callable[[Any, str], Any], value: Any, path: str, within: tuple[int, ...]
-) -> Any:
     found = visit(value, path)
     if found is not INSIDE:
         return found
-    parts = _parts(value, within)
+    parts = _parts(value, _within)
     if not parts:
         return value
-    within = (*within, id(value))
-    made = [_replaced(visit, part, path + label, within) for label, _, part in parts]
+    within = (*_within, id(value))
+    made = [replaced(visit, part, path + label, within) for label, _, part in parts]
     if all(new is old for new, (_, _, old) in zip(made, parts)):
         return value
     return _rebuilt(value, [key for _, key, _ in parts], made)
-
-
-def _named(
-    value: Any, path: str, within: tuple[int, ...]
-) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-        return
-    for label, _, part in _parts(value, within):
-        yield from _named(part, path + label, (*within, id(value)))
 
 
 def _parts(value: Any, within: tuple[int, ...]) -> list[tuple[str, Any, Any]]:
@@ -119,7 +120,7 @@ def _parts(value: Any, within: tuple[int, ...]) -> list[tuple[str, Any, Any]]:
         return [(f"[{index}]", index, part) for index, part in enumerate(value)]
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", key, part) for key, part in value.items()]
-    if isinstance(value, _OPAQUE):
+    if isinstance(value, OPAQUE):
         return []
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]

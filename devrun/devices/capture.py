@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from devrun.blame import is_users
 from devrun.devices.emulation import EMULATED_PACKAGES
-from devrun.tensors import held
+from devrun.tensors import OPAQUE, held
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"forward"}
 """What torch itself keeps in a module; a captured `forward` is there too."""
@@ -35,15 +35,7 @@ _DEPTH = 4
 """How far into containers and plain objects an attribute is followed."""
 _MOST = 1_000
 """Values of a container, and of an array, that are compared."""
-_NO_STATE = (
-    Tensor,
-    nn.Module,
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-)
+_NO_STATE = (Tensor, types.BuiltinFunctionType, *OPAQUE)
 _GENERATORS: dict[type, Callable[[Any], Any]] = {
     random.Random: random.Random.getstate,
     np.random.Generator: lambda one: repr(one.bit_generator.state),
@@ -178,7 +170,7 @@ class CaptureWatch:
             value, uses = now.get(key, _ABSENT), rf"\bself\.{re.escape(key)}\b"
             if _ABSENT in (was, value) or _filled_in(was, value):
                 continue
-            if others and not _sites_of([module], uses):
+            if others and any(_lines_of([module])) and not _sites_of([module], uses):
                 continue
             name = f"{self._names[module]}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
@@ -251,15 +243,16 @@ def _sites_of(owners: Iterable[Any], *patterns: str) -> list[str]:
 
 
 def _lines_of(owners: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
-    """`file:line`, method and code of each line of the users' classes."""
-    for kind in dict.fromkeys(map(_class_of, owners)):
+    """`file:line`, method and code of each line of the users' classes and programs."""
+    kinds = [one if inspect.ismodule(one) else _class_of(one) for one in owners]
+    for kind in dict.fromkeys(kinds):
         try:
             lines, first = inspect.getsourcelines(kind)
             file = str(inspect.getsourcefile(kind))
         except (OSError, TypeError):  # made without a file
             continue
         method = ""
-        for number, line in enumerate(lines if is_users(file) else (), first):
+        for number, line in enumerate(lines if is_users(file) else (), max(first, 1)):
             if begun := re.match(r"\s*def (\w+)", line):
                 method = begun[1]
             yield f"{file}:{number}", f"{kind}.{method}", line.partition("#")[0]

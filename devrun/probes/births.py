@@ -13,7 +13,6 @@ from traceback import walk_stack
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.utils import _device
 
 from devrun.probes import sites
@@ -21,7 +20,7 @@ from devrun.probes.origins import Host
 from devrun.probes.sites import asking, defined, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
-from devrun.tensors import held, tensors_in
+from devrun.tensors import held, inside
 
 _FACTORIES = frozenset(
     [
@@ -126,9 +125,7 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         ):
             for name, value in values.items():
                 modules = hidden(value) if values is own else []
-                is_distribution = isinstance(value, Distribution)
-                own_tensors = tensors_in(value) if is_distribution else held(value)
-                tensors = [*own_tensors, *modules]
+                tensors = [*held(value), *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
@@ -151,10 +148,7 @@ def keepers(owners: Iterable[Any]) -> Iterator[Any]:
         yield one
         for value in getattr(one, "__dict__", {}).values():
             value = getattr(value, "transforms", value)  # of what calls them in turn
-            parts = value.values() if isinstance(value, dict) else value
-            inside = parts if isinstance(value, (dict, list, tuple)) else [value]
-            kinds: list[Any] = [type(one) for one in inside]
-            waiting += [one for one, kind in zip(inside, kinds) if _is_plain(kind)]
+            waiting += [one for one in inside(value) if _is_plain(one.__class__)]
 
 
 @lru_cache(maxsize=None)
@@ -165,10 +159,8 @@ def _is_plain(kind: Any) -> bool:
 
 def hidden(value: Any) -> list[Tensor]:
     """Of weights and modules, alone or in a list or dict: no module knows of them."""
-    parts = value.values() if type(value) is dict else value
-    inside = parts if type(value) in (list, tuple, dict) else [value]
-    weights = [part for part in inside if isinstance(part, nn.Parameter)]
-    modules = [part for part in inside if isinstance(part, nn.Module)]
+    weights = [part for part in inside(value) if isinstance(part, nn.Parameter)]
+    modules = [part for part in inside(value) if isinstance(part, nn.Module)]
     owned = (one for each in modules for one in (*each.parameters(), *each.buffers()))
     return [*weights, *owned]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +16,18 @@ from poptorch._args_parser import ParsedArgs, rebuilt, tensors_in
 from poptorch._capture import Recorder
 from poptorch._errors import Error
 from poptorch._overlap import check_overlaps
-from poptorch._refusals import binding_of, collecting, refuse, tried
-from poptorch._tape import Slot, Tape, ancestors
+from poptorch._refusals import NUMBERS, binding_of, collecting, refuse, tried
+from poptorch._tape import Node, Slot, Tape, ancestors
 from poptorch._torch_private import registered, validates_distributions, version
 from poptorch._weights import DeviceWeights, Variable, named_variables, replica_groups
+
+_SAME = frozenset(
+    [
+        *("detach", "clone", "contiguous", "float", "half", "to", "type", "type_as"),
+        *("alias", "flatten", "reshape", "squeeze", "unsqueeze", "view", "view_as"),
+    ]
+)
+"""Operations that give the numbers that they are given."""
 
 
 @dataclass
@@ -162,6 +170,8 @@ class Compiler:
         inputs = [recorder._slot(t) for t in stand_ins]
         returned = [slot.index for slot in outputs if isinstance(slot, Slot)]
         self._tried(check_overlaps, recorder.tape, inputs, returned, self.options)
+        if loss is not None:
+            _note_other_loss(recorder.tape.nodes, loss, returned)
         kinds = {t.dtype for t in recorder._alive if isinstance(t, torch.Tensor)}
         return Executable(
             tape=recorder.tape,
@@ -280,6 +290,32 @@ def _final_loss(recorder: Recorder) -> int:
             place = recorder.detour.places.get(slot, ())
             refuse(error, "loss", recorder.training, place)
     return final[-1]
+
+
+def _note_other_loss(nodes: Sequence[Node], loss: int, returned: list[int]) -> None:
+    """Write down, where somebody collects, that the marked loss is not returned, but
+    what is made of it: the backward pass begins at what is marked."""
+    if collecting() is None:
+        return
+    same, made = {loss}, []
+    for node in nodes:
+        if same.intersection(node.reads):
+            written = {slot for _, slot in node.writes}
+            if node.name in _SAME:
+                same |= written
+            else:
+                made.append((node, written))
+    of_loss = [slot for slot in returned if loss in ancestors(nodes, slot)]
+    wanted = set(of_loss).union(*(ancestors(nodes, slot) for slot in of_loss))
+    wanted = set() if same.intersection(returned) else wanted
+    for node, written in made:
+        if written & (wanted | same):  # in place it is the same tensor
+            error = Error(
+                "loss: only what a loss function gives is trained on, or identity_loss "
+                "marks, and not what is computed of it"
+            )
+            refuse(error, NUMBERS, True, node.stack)
+            return
 
 
 class _Registered:

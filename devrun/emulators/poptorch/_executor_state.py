@@ -33,6 +33,7 @@ class ExecutorState:
     _optimizer: Any
     _options: Any
     _user_model: Any
+    _compiled_modes: dict[str, bool]
     _training: bool
     _is_attached: bool
     _rng: list[torch.Tensor]
@@ -158,6 +159,21 @@ class ExecutorState:
         """Write down, where somebody collects, that the device has other settings."""
         if collecting() is None or self._optimizer is None:
             return
+        for name, child in self._user_model.named_modules():
+            if child.training != self._compiled_modes.get(name, child.training):
+                called = "train()" if child.training else "eval()"
+                error = Error(
+                    f"{called}: it changes flags of the user's modules alone: what was "
+                    "compiled trains as before"
+                )
+                refuse(error, NUMBERS, True)
+                break
+        if self._weights.freed_or_frozen():
+            error = Error(
+                "requires_grad: it was changed, of which what was compiled knows "
+                "nothing: it trains what it did"
+            )
+            refuse(error, NUMBERS, True)
         if attributes.hyperparameters(self._optimizer) != self._sent_values:
             error = Error(
                 "optimizer: settings were changed, of which no call of setOptimizer() "
@@ -181,8 +197,21 @@ class ExecutorState:
         values[name] = running
 
     def _own_optimizer(self) -> None:
+        hooks = getattr(self._optimizer, "register_state_dict_pre_hook", None)
         if hasattr(self._optimizer, "variable_attrs"):
             self._optimizer._executor = self
+        elif collecting() is not None and hooks is not None:
+            hooks(self._note_without_state)
+
+    def _note_without_state(self, optimizer: Any) -> None:
+        """Write down, where somebody collects, what is saved of torch's optimizers."""
+        has_state = self._device_optimizer and self._weights.optimizer_copies
+        if has_state and optimizer is self._optimizer and collecting() is not None:
+            error = Error(
+                "optimizer: of one of torch's own the state stays on the IPU: what "
+                "state_dict() gives has none"
+            )
+            refuse(error, NUMBERS, True)
 
     def _remember_optimizer(self) -> None:
         """Note at compilation what is baked in."""

@@ -30,7 +30,7 @@ from poptorch._logging import logger
 from poptorch._optimizer_attributes import AttributeWarnings
 from poptorch._options_base import check
 from poptorch._printing import module_repr
-from poptorch._refusals import refuse, tried
+from poptorch._refusals import collecting, refuse, tried
 from poptorch._run import Runner, combined, device_rng
 from poptorch._weights import DeviceWeights
 from poptorch.options import Options
@@ -257,6 +257,8 @@ class PoplarExecutor(ExecutorState, ExecutorReport, ExecutorFiles):
         if self._options.synthetic_data:
             tensors = [torch.zeros_like(t) for t in tensors]
         self._weights.note_lost()
+        if before := getattr(collecting(), "before", None):
+            before(self._user_model, runner)
         if self._training:
             self._note_unsent()
         started = time.perf_counter()

@@ -31,6 +31,7 @@ from poptorch._torch_private import PACKS, DisableTorchFunctionSubclass, pytree
 
 Stack = Tuple[Tuple[str, int], ...]
 Around = Callable[[nn.Module], ContextManager[Any]]
+Before = Callable[[nn.Module, Any], None]
 _OWN = str(Path(__file__).parent)
 _DEEP = 60
 _TURNS = 200
@@ -68,12 +69,16 @@ class Refusals:
     """How often each line was refused."""
     around: Around = nullcontext
     """Entered with the model around each capture."""
+    before: Before | None = None
+    """Called with the model and what identifies its graph before each run."""
 
 
 @contextmanager
-def collected(around: Around = nullcontext) -> Iterator[list[Refusal]]:
+def collected(
+    around: Around = nullcontext, before: Before | None = None
+) -> Iterator[list[Refusal]]:
     """Within, what a compilation refuses is appended to the list and got past."""
-    refusals = Refusals(around=around)
+    refusals = Refusals(around=around, before=before)
     _collecting.append(refusals)
     try:
         yield refusals.found

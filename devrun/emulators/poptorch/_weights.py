@@ -113,6 +113,12 @@ class DeviceWeights:
         """Take in one more."""
         self.variables.append(variable)
 
+    def freed_or_frozen(self) -> bool:
+        """Whether other weights are to be trained now than those that are."""
+        with DisableTorchFunctionSubclass():
+            weights = [one for one in self.variables if not one.buffer]
+            return any(one.trained != one.host.requires_grad for one in weights)
+
     @torch.no_grad()
     def upload(self, names: set[str] | None = None) -> None:
         """Host to device: everything, or these names."""

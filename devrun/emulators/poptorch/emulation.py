@@ -52,6 +52,7 @@ def memory_estimate(executor: Any) -> list[dict[str, int]]:
 
 def refusals(
     around: _refusals.Around = nullcontext,
+    before: _refusals.Before | None = None,
 ) -> AbstractContextManager[list[Refusal]]:
     """Within, a compilation goes on where it would refuse, and the list says where.
 
@@ -61,8 +62,10 @@ def refusals(
 
     Args:
         around: gives what is entered around each capture of the model.
+        before: is called before each run, with the user's model and something that
+            each graph of it has of its own.
     """
-    return _refusals.collected(around)
+    return _refusals.collected(around, before)
 
 
 def _available(num_ipus: int) -> bool:

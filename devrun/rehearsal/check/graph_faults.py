@@ -211,8 +211,7 @@ class _Growing:
         times = last + 1 if before < parts else 0
         self._seen[key, name] = parts, times
         if times == _GROWS and (words is _GROWN or not bounded(owner, name)):
-            site = stored(owner, name)
-            self._note.found(Finding("slow", kind, name, *words, site))
+            self._note.found(Finding("slow", kind, name, *words, stored(owner, name)))
 
 
 def kept_by_program(note: Notebook) -> Any:
@@ -221,6 +220,7 @@ def kept_by_program(note: Notebook) -> Any:
     looks: Counter[CodeType] = Counter()
 
     def stepped(*_: Any) -> None:
+        known: set[int] = set()  # what is given on is looked at where it was given to
         for frame, _line in traceback.walk_stack(sys._getframe(1)):
             code = frame.f_code
             looks[code] += 1  # in long lists a look takes long
@@ -228,9 +228,11 @@ def kept_by_program(note: Notebook) -> Any:
                 continue
             own = frame.f_locals
             owner = sys.modules["__main__"] if own is frame.f_globals else code
-            for name, value in list(own.items()):
+            new = {name: one for name, one in own.items() if id(one) not in known}
+            known.update(map(id, new.values()))
+            for name, value in new.items():
                 growing.look(code, owner, name, value)
-            objects = [one for one in own.values() if sites.defined(type(one))]
+            objects = [one for one in new.values() if sites.defined(type(one))]
             for one, name, value in _values(objects):
                 growing.look((code, id(one)), type(one), name, value)
 

@@ -39,9 +39,8 @@ _BY_NAME: Mapping[str, str] = {
     f"Newton-Schulz, which are products of matrices; or {_ONCE}",
     r"_?linalg_.*|_?cholesky.*|geqrf|ormqr|triangular_solve|lu_.*": "solve it by "
     f"products of matrices (Newton-Schulz, conjugate gradients); or {_ONCE}",
-    r"_fft_.*|view_as_(real|complex)|angle": "multiply by the matrix of the transform "
-    "with torch.matmul, real and imaginary parts apart; or transform the inputs in the "
-    "data set",
+    r"_fft_.*|view_as_(real|complex)|angle": "keep real and imaginary parts apart; a "
+    "transform is torch.matmul with its matrix, or is made in the data set",
     r"histc|_?histogram.*": "count by (x[:, None] == bins).sum(0), or leave it to a "
     "hook once in many updates",
     r"_embedding_bag.*": "use nn.Embedding and take the mean or sum of its rows",

@@ -56,6 +56,10 @@ _NUMBERS = {
     "is 0 in half": ("half", "one that half precision has, such as 1e-5"),
     "copyWeightsToDevice": ("lost write", "call it, or adapter.sync_to_device(model)"),
     "setOptimizer": ("lost write", "setOptimizer(optimizer) after scheduler.step()"),
+    "loss function": ("other loss", "return poptorch.identity_loss(loss, 'none')"),
+    "state_dict()": ("resume", "poptorch.optim in place of torch.optim: it has it"),
+    "flags": ("lost write", "poptorch.inferenceModel(model) for what is not trained"),
+    "requires_grad": ("lost write", "trainer.destroy() after it, to compile again"),
     "whole number": ("int64", "stay below 2**31, or compute it in the data set"),
 }
 """Words of the message -> kind and remedy."""
@@ -97,8 +101,7 @@ def frozen(found: Frozen) -> Finding:
 
 def _of_numbers(refusal: Any, site: str | None) -> Finding:
     """A number that its type cannot hold on an IPU."""
-    pattern = next(one for one in _NUMBERS if one in refusal.message)
-    kind, remedy = _NUMBERS[pattern]
+    kind, remedy = next(row for one, row in _NUMBERS.items() if one in refusal.message)
     what = refusal.message.partition(":")[0].strip("_")
     why = first_sentences(refusal.message)
     return Finding("differs", kind, what, why, remedy, site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,8 +39,9 @@ class IPUProgram(ProgramProbe):
         self._poptorch = load(True)
         self._emulation = self._poptorch.emulation
         self._emulation.set_memory_limit(memory)
-        self._refusals = self._emulation.refusals(self._watched)
+        self._refusals = self._emulation.refusals(self._watched, self._looked)
         self._found = self._refusals.__enter__()
+        self._graphs: dict[Any, CaptureWatch] = {}
 
     @contextmanager
     def _watched(self, model: Any) -> Iterator[None]:
@@ -48,23 +50,31 @@ class IPUProgram(ProgramProbe):
         for one in seen.findings:
             self._note.found(frozen(one))
 
+    def _looked(self, model: Any, graph: Any) -> None:
+        """Before a run, at attributes that were changed since the graph was made."""
+        if graph not in self._graphs:
+            with CaptureWatch(model) as self._graphs[graph]:
+                pass
+        elif not (watch := self._graphs[graph]).findings:
+            watch.look_again(sys.modules["__main__"])
+            for one in watch.findings:
+                self._note.found(frozen(one))
+
     @contextmanager
     def getting_past(self) -> Iterator[None]:
         """Within, what names CUDA is done on the host, and any optimizer trains."""
         plain = self._poptorch.trainingModel
 
-        def training_model(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapped(model: Any, options: Any = None, optimizer: Any = None) -> Any:
             try:
-                return plain(model, *args, **kwargs)
+                return plain(model, options, optimizer)
             except (AssertionError, ValueError) as error:  # of an optimizer
-                what, site = type(error).__name__, here(2)
-                finding = Finding("breaks", "raises", what, str(error), _OTHER, site)
-                self._note.found(finding)
-                options = kwargs.get("options", args[0] if args else None)
+                row = ("breaks", "raises", type(error).__name__, str(error), _OTHER)
+                self._note.found(Finding(*row, here(2)))
                 return plain(model, options)
 
         cuda = Substitutes("cpu", telling(self._note, "ipu"), available=False)
-        with cuda, patch.object(self._poptorch, "trainingModel", training_model):
+        with cuda, patch.object(self._poptorch, "trainingModel", wrapped):
             yield
 
     def found(self) -> None:

@@ -26,7 +26,7 @@ class Net(nn.Module):
         # remedy: -
         kept = torch.masked_select(scores, scores > 0).sum()  # fault[ipu]: cannot be compiled
         # remedy: kept = scores.sum()
-        return scores, self.loss(scores, y) + 0 * kept
+        return scores + 0 * kept, self.loss(scores, y)
 
 
 net = Net()
