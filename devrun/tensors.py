@@ -29,6 +29,8 @@ OPAQUE = (type, nn.Module, types.ModuleType, types.FunctionType, types.MethodTyp
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """`value` with `function(tensor)` in the place of each tensor."""
+    if isinstance(value, Tensor):  # most often
+        return function(value)
     return replaced(
         lambda part, _: function(part) if isinstance(part, Tensor) else INSIDE, value
     )
