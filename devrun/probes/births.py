@@ -90,17 +90,13 @@ def with_argument(line: str, name: str, value: str) -> str | None:
     except SyntaxError:
         return None
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [node for node in nodes if _name(node.func) == name]
+    calls = [one for one in nodes if str(unparsed(one.func)).split(".")[-1] == name]
     for call in calls:
         if name == "from_numpy":  # which has no such argument
             call.func = ast.parse("torch.as_tensor", mode="eval").body
         device = ast.parse(value, mode="eval").body
         call.keywords.append(ast.keyword("device", device))
     return unparsed(tree) if calls else None
-
-
-def _name(node: ast.expr) -> str:
-    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -> None:
@@ -117,7 +113,7 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         around = sys.modules.get(kind.__module__, types)
         if is_own(str(getattr(around, "__file__", ""))):
             continue  # a hook of devrun's, which keeps copies of what it is given
-        own = {key: vars(one)[key] for key in vars(one).keys() - _MOVED}
+        own = attributes(one)
         is_module = isinstance(one, nn.Module)
         for holder, values, label, usual in (
             (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
@@ -126,9 +122,8 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         ):
             for name, value in values.items():
                 modules = hidden(value) if values is own else []
-                is_distribution = isinstance(value, Distribution)
-                own_tensors = tensors_in(value) if is_distribution else held(value)
-                tensors = [*own_tensors, *modules]
+                parts = tensors_in if isinstance(value, Distribution) else held
+                tensors = [*parts(value), *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
@@ -138,6 +133,11 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """Those of an object, but what a module knows to be its own."""
+    return {name: value for name, value in vars(owner).items() if name not in _MOVED}
 
 
 def keepers(owners: Iterable[Any]) -> Iterator[Any]:
@@ -169,8 +169,9 @@ def hidden(value: Any) -> list[Tensor]:
     inside = parts if type(value) in (list, tuple, dict) else [value]
     weights = [part for part in inside if isinstance(part, nn.Parameter)]
     modules = [part for part in inside if isinstance(part, nn.Module)]
-    owned = (one for each in modules for one in (*each.parameters(), *each.buffers()))
-    return [*weights, *owned]
+    owners = (owner for each in modules for owner in each.modules())
+    owned = (one for owner in owners for one in vars(owner).values())
+    return [*weights, *(tensor for one in owned for tensor in held(one))]
 
 
 def _assigned(line: str) -> str:

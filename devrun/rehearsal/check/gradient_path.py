@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from devrun.errors import DivergedError
 from devrun.models import steps
 from devrun.probes import sites
-from devrun.probes.births import hidden, keepers
+from devrun.probes.births import attributes, hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
@@ -253,7 +253,7 @@ def _unregistered(model: nn.Module) -> Iterator[tuple[Finding, list[Tensor]]]:
     """Weights that the modules hold and do not know of, and what is to be said."""
     known = {id(parameter) for parameter in model.parameters()}
     for owner in keepers(model.modules()):
-        for name, value in vars(owner).items():
+        for name, value in attributes(owner).items():
             own = (one for one in (*held(value), *hidden(value)) if one.is_leaf)
             weights = [w for w in own if w.requires_grad and id(w) not in known]
             if weights:
