@@ -45,9 +45,9 @@ class CPUAdapter(EagerAdapter):
 
     @classmethod
     def probes(cls) -> Probes:
-        from devrun.probes import probe
+        from devrun.probes import compiles, probe
 
-        return probe.Probes(seen_from_cpu=True)
+        return probe.Probes((compiles.Compiles,), seen_from_cpu=True)
 
     @classmethod
     def list_devices(cls) -> Sequence[DeviceInfo]:

@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,8 +23,11 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, ON_HOST, PLACED
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
+from devrun.probes.streams import CLOCK, Event, Idle, Stream
+from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
+_HOST = str(torch.empty(0).device)
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
     "module": "leave it out, or guard it: if torch.cuda.is_available()",
@@ -157,11 +160,16 @@ class Substitutes(TorchFunctionMode):
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
-        for name in ("stream", "current_stream", "default_stream"):
-            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", _Idle()))
-        for name in ("Stream", "Event", "device"):  # which annotations name: classes
-            begin = self._silent(f"torch.cuda.{name}", None)
-            replace(torch.cuda, name, type(name, (_Idle,), {"__init__": begin}))
+        for name, made in (
+            ("stream", CLOCK.on),
+            ("current_stream", lambda *_: CLOCK.current),
+            ("default_stream", lambda *_: CLOCK.default),
+        ):
+            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", made))
+        for stand in (Stream, Event, device):  # which annotations name: classes
+            name = stand.__name__
+            begin = self._silent(f"torch.cuda.{name}", stand.__init__)
+            replace(torch.cuda, name, type(name, (stand,), {"__init__": begin}))
         for name in _RANGES:
             replace(torch.cuda.nvtx, name, self._silent(f"nvtx.{name}", None))
         for name in _TYPES:
@@ -235,6 +243,8 @@ class Substitutes(TorchFunctionMode):
             self._judged(made, name)
             if self._available:
                 PLACED.tag(made, DEVICE)
+            if CLOCK.active:
+                CLOCK.write([made], sites.line_asking())
         return made
 
     def _judged(self, made: Tensor, name: str) -> None:
@@ -262,14 +272,15 @@ class Substitutes(TorchFunctionMode):
         self._stack.enter_context(patch.object(owner, name, value))
 
     def _silent(self, what: str, value: Any, name: str = "module") -> Any:
-        """Does nothing for the user's code; what torch asks itself, it is told."""
+        """Gives the user's code `value`, or what that makes; what torch asks itself, it
+        is told."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             before: Any = getattr(call, "before", None)
             if before is not None and not _of_the_user(sys._getframe(1)):
                 return before(*args, **kwargs)
             self._tell(what, name)
-            return value
+            return value(*args, **kwargs) if callable(value) else value
 
         return call
 
@@ -330,12 +341,13 @@ class Substitutes(TorchFunctionMode):
         def begin(self_: Any, *args: Any, **kwargs: Any) -> None:
             key = "device" if name == "GradScaler" else "device_type"
             given = args[0] if args else kwargs.get(key, _CUDA)
-            if _is_cuda(given):
+            if _is_cuda(given) and kwargs.get("enabled", True):
                 of_cuda = type(self_).__module__.startswith(_AMP)
                 self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
                 kwargs.pop(key, None)
-                # CUDA's own operators update a scaler; elsewhere torch has neither
-                if name == "GradScaler" or not self._available:
+                # elsewhere torch has neither; an older one scales on CUDA alone
+                scales = self._device == _HOST and not lacks("2.3")
+                if not self._available or (name == "GradScaler" and not scales):
                     args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])
             init(self_, *args, **kwargs)
@@ -362,16 +374,8 @@ class _Stand(type):
         return isinstance(one, cls.plain)
 
 
-class _Idle:
-    """A stream or an event on which nothing happens."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: nullcontext()
-
-    def __enter__(self) -> _Idle:
-        return self
-
-    def __exit__(self, *_: Any) -> None: ...
+class device(Idle):  # noqa: N801 - torch's name
+    """`torch.cuda.device`."""
 
 
 def _is_cuda(value: Any) -> bool:

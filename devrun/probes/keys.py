@@ -32,6 +32,17 @@ def given(cfg: Any, *keys: str) -> str:
     return next((key for key in keys if inside(cfg, key) is not None), keys[-1])
 
 
+def asked_of(cfg: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The options that `device` would be given."""
+    found: dict[str, Any] = {"deterministic": True} if cfg.get("deterministic") else {}
+    for section in (cfg.get(device), cfg.get("device")):
+        if isinstance(section, Mapping):
+            kind = str(section.get("type", device)).partition(":")[0]
+            if kind in (device, "auto"):
+                found.update(section)
+    return found
+
+
 def pasted(changes: Mapping[str, Any]) -> str:
     """Changes of a config as one line, each `key: value`."""
     return "; ".join(f"{key}: {_flow(value)}" for key, value in changes.items())

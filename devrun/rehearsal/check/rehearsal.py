@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +31,7 @@ from devrun.rehearsal.check.gradient_path import Diverges, GradientsProbe, untra
 from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
-from devrun.rehearsal.check.resume import Updates, differences
+from devrun.rehearsal.check.resume import Updates, begins_late, differences
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
@@ -218,16 +219,23 @@ def _resume(
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
 
-    def resumed(carried: Mapping[Any, Any], begun: Updates | None = first) -> Updates:
+    def resumed(
+        carried: Mapping[Any, Any],
+        begun: Updates | None = first,
+        rounds: int = 2,
+    ) -> Updates:
         cfg.merge_from_dict({"resume_from": begun and begun.saved})
+        by_epoch = "max_epochs" in cfg["runner"]
+        key, each = ("epochs", 1) if by_epoch else ("iters", request.steps)
+        cfg.merge_from_dict({f"runner.max_{key}": rounds * each})
         training = _built(cfg, request)
-        second = Updates(training, begun, carried)
+        second = Updates(training, begun, carried, rounds)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
             for probe in probing:
                 watches.enter_context(probe.getting_past())
             watches.enter_context(going.around(training))
-            if carried or begun is None:  # what these raise is nobody's, or was told
+            if carried or begun is not first:  # what these raise is told, or nobody's
                 watches.enter_context(suppress(Exception))
                 watches.enter_context(patch.object(note, "quiet", True))
             training.run()
@@ -240,6 +248,7 @@ def _resume(
             note.found(replace(refusal(error), kind="resume", fix=None))
         return
     other = {"once", "frozen", "lost write"} & {key[1] for key in note.seen}
-    for finding in differences(first, second, resumed, going.seconds):
+    told = differences(first, second, resumed, going.seconds)
+    for finding in chain(told, begins_late(first, resumed)):
         if finding.what == "data" or not other:
             note.found(finding)

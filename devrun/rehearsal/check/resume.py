@@ -56,9 +56,10 @@ _WORDS = {
     ),
 }
 """What differs -> why, and the remedy."""
-_ANEW = (
-    "it begins anew in a run that resumes: no checkpoint has it",
-    _WORDS["update"][1],
+_ANEW = "it begins anew in a run that resumes: no checkpoint has it"
+_STATE = (
+    "its state_dict() in what get_extra_state of the model returns, or state_dict of "
+    "the hook; set_extra_state or load_state_dict gives it back"
 )
 _SAVED: dict[type, Iterable[str]] = {
     nn.Module: vars(nn.Module()).keys(),
@@ -90,6 +91,7 @@ class Updates(Watching):
     Args:
         first: the updates of the run that it goes on from.
         carried: what it takes over from there, besides the checkpoint.
+        rounds: equal parts of the run, of which the last comes after the save.
     """
 
     priority = Priority.LOWEST
@@ -99,6 +101,7 @@ class Updates(Watching):
         training: Training,
         first: Updates | None = None,
         carried: Mapping[Key, Any] = MappingProxyType({}),
+        rounds: int = 2,
     ) -> None:
         begun = training if first is None else first.training
         self._known = list(begun.runner.model.parameters())
@@ -109,18 +112,27 @@ class Updates(Watching):
         """The checkpoint that was taken in the middle."""
         self.training: Training = training
         self._carried, self._resumes = carried, first is not None
+        self._rounds = rounds
         self._weights = self._batch = ""
         self._trained: set[str] = set()
         """Digests of the weights before each update."""
         self.batch: Any = None
         """The last one."""
         self._first: dict[Key, Any] | None = None
+        self._then: dict[Key, Any] = {}
+        """Digests of what is there at the save."""
         self.changed: dict[Key, Any] = {}
         """What was changed until the save, and its value then."""
         self.middle: dict[Key, Any] | None = None
         """Digests of what the first update after the save or a resume begins with."""
         self.ended: dict[Key, Any] = {}
         """Those of the end."""
+
+    @property
+    def late(self) -> Iterator[Key]:
+        """What was changed after the save only."""
+        same = (key for key in self.ended if key not in self.changed)
+        return (key for key in same if self.ended[key] != self._then.get(key))
 
     @property
     def trains_nothing(self) -> bool:
@@ -164,7 +176,7 @@ class Updates(Watching):
     def after_train_iter(self, runner: Run) -> None:
         loss = _digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
-        middle = (runner.max_iters or 0) // 2
+        middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
         if not runner.state.by_epoch and runner.iter + 1 == middle:
             self._save(runner)
 
@@ -179,12 +191,13 @@ class Updates(Watching):
         self.broke = True
 
     def after_train_epoch(self, runner: Run) -> None:
-        if runner.state.by_epoch and runner.epoch == 0:
+        if runner.state.by_epoch and runner.epoch == self._rounds - 2:
             self._save(runner)
 
     def _save(self, runner: Run) -> None:
         held = _attributes(self.training)
         now, before = _plain(held), self._first or {}
+        self._then = now
         changed = [k for k, v in now.items() if v is None or before.get(k) != v]
         parameters = self._parameters()
         for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
@@ -328,7 +341,8 @@ def differences(
     found = _difference(first, second, list(first.changed))
     end = time.monotonic() + seconds
     carried = dict(list(first.changed.items())[:_TRIED])
-    begun = [key for key in carried if _begins_anew(key, first, second)]
+    anew = [key for key in carried if _differ(key, first, second)]
+    begun = [key for key in anew if _begins_anew(key, first)]
     goes_on = carried and found.what != "weights" if found else begun
     if found is None and not begun:
         return
@@ -343,8 +357,8 @@ def differences(
         blame = _difference(whole, without, [key], sure=True)
         # what is made in an update cannot be put there before
         sure = isinstance(carried[key], _State) or not _differ(key, whole, first)
-        if blame is None and sure:
-            blame = _begins_anew(key, first, without)
+        if blame is None and sure and _differ(key, first, without):
+            blame = _begins_anew(key, first)
         blamed += [blame] if blame else []
     if found and not blamed:
         again = resumed({}, None)  # what looks at the first may change its bits
@@ -355,17 +369,29 @@ def differences(
     yield from filter(None, blamed)
 
 
-def _begins_anew(key: Key, first: Updates, without: Updates) -> Finding | None:
-    """What was not carried over, is otherwise after a resume, and is not only shown."""
+def begins_late(first: Updates, resumed: Callable[..., Updates]) -> Iterator[Finding]:
+    """What only the second round changes, and a run that resumes after it has not."""
+    late = [key for key in first.late if _begins_anew(key, first)]
+    if late:
+        whole = resumed({}, None, rounds=3)
+        without = resumed({}, whole, rounds=3)
+        keys = (key for key in late if _differ(key, whole, without))
+        yield from filter(None, (_begins_anew(key, whole) for key in keys))
+
+
+def _begins_anew(key: Key, first: Updates) -> Finding | None:
+    """Of what is otherwise after a resume: that it is, where it is not only shown."""
     kind, number, name = key
-    if not _differ(key, first, without) or isinstance(kind, ModuleType):
+    if isinstance(kind, ModuleType):
         return None
     owner = _owners(first.training).get((kind, number))  # it may be gone since the save
     value = getattr(owner, name, None)
-    if not (hidden(value) or _has_state(value) or decides(kind, name)):
+    has_state = _has_state(value)
+    if not (hidden(value) or has_state or decides(kind, name)):
         return None
-    site = assigned(kind, name)[0]
-    return Finding("differs", "resume", f"self.{name}", *_ANEW, site)
+    remedy = _STATE if has_state else _WORDS["update"][1]
+    row = (f"self.{name}", _ANEW, remedy, assigned(kind, name)[0])
+    return Finding("differs", "resume", *row)
 
 
 def _differ(key: Key, one: Updates, two: Updates) -> bool:

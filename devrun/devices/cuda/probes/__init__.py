@@ -5,9 +5,9 @@ Every tensor is tagged by where it would be (`origins`), and every operator seen
 Memory, `torch.compile` and the memory format are tried in forked processes (`aside`).
 """
 
-from devrun.devices.cuda.probes.compiles import Compiles
 from devrun.devices.cuda.probes.memory import Memory
 from devrun.devices.cuda.probes.steps import Steps
+from devrun.probes.compiles import Compiles
 from devrun.probes.probe import Probes
 
 PROBES = Probes((Steps, Memory, Compiles), seen_from_cpu=True)

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
-from devrun.devices.cuda.probes.options import asked_of
+from devrun.devices.cuda.probes.races import Races
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
 from devrun.devices.cuda.probes.watch import Calls, Judge, Op, Operators
 from devrun.devices.device_section import option_place
@@ -23,16 +23,16 @@ from devrun.errors import ConfigError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import engine_in
-from devrun.probes.keys import line_of
+from devrun.probes.keys import asked_of, line_of
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching, own_parts
 from devrun.probes.request import Request
 from devrun.probes.sites import line_asking
+from devrun.probes.streams import CLOCK
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
-from devrun.torch_features import uncompiled
 
 _REFUSED = "binary_cross_entropy"
 """The one that CUDA's table bans; what else is unsafe there is computed in fp32."""
@@ -51,8 +51,11 @@ class Steps(Probe):
         self.syncs = Syncs(self.origins, self.updating)
         self.precision = Precision()
         self.judges: list[Judge] = [
-            self.syncs, Mismatches(self.origins, self.updating), self.precision
-        ]  # fmt: skip
+            self.syncs,
+            Mismatches(self.origins, self.updating),
+            Races(self.updating),
+            self.precision,
+        ]
         self.updates = 0
         self.active = False
         """Whether an update is being done, with the hooks before and after it."""
@@ -82,10 +85,6 @@ class Steps(Probe):
         runner.register_hook(self)
         runner.register_hook(_Ends(self))
 
-    def getting_past(self) -> AbstractContextManager[Any]:
-        """Operators within what the user compiles would not be seen."""
-        return uncompiled()
-
     @contextmanager
     def watching(self) -> Iterator[None]:
         calls = Calls(self.origins, self.judges)
@@ -93,9 +92,7 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 told = calls.through(getattr(torch, name))
                 stack.enter_context(patch.object(torch, name, told))
-            waits = patch.object(
-                torch.cuda, "synchronize", lambda *_: self.syncs.leaves("synchronize")
-            )
+            waits = patch.object(torch.cuda, "synchronize", self._synchronized)
             stack.enter_context(waits)
             for name in ("scale", "unscale_", "step"):
                 stack.enter_context(self.precision.seen(name))
@@ -107,6 +104,10 @@ class Steps(Probe):
     def after(self, _: Any) -> Iterator[Finding]:
         for judge in self.judges if self.updates else ():
             yield from judge.findings(self.updates)
+
+    def _synchronized(self, *_: Any) -> None:
+        self.syncs.leaves("synchronize")
+        CLOCK.wait_for_all()
 
     def copied(self, batch: Any) -> Any:
         """`batch` as the copy to the device would give it: other tensors, tagged."""

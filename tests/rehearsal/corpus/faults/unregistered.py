@@ -29,7 +29,7 @@ class Trunk(nn.Module):
 
     def forward(self, x):
         h = self.line(self.norm(x))
-        if h.mean() > 5:  # fault[cuda,hpu]: host; fault[ipu]: branch on a value
+        if h.mean() > 5:  # fault[cuda,hpu]: host; fault[cpu,cuda,ipu]: branch on a value
             # remedy: if self.training:
             h = h / 2
         return self.plain(h)
