@@ -190,6 +190,7 @@ class GradientsProbe(Probe):
     def built(self, training: Training) -> None:
         self._hidden = list(_unregistered(training.runner.model))
         self._seen: set[str] = set()
+        self._none: set[str] = set()
         self._added: dict[Tensor, str | None] = {}
         """Parameter -> where a gradient was added to one that a step took."""
         every = training.runner.model.named_parameters()
@@ -205,6 +206,7 @@ class GradientsProbe(Probe):
 
     def _saw(self, name: str, parameter: Tensor, given: Tensor | None) -> None:
         if given is None:  # of a backward pass of the user's own
+            self._none.add(name)
             return
         self._seen.add(name)
         self._added.pop(parameter, None)
@@ -233,7 +235,8 @@ class GradientsProbe(Probe):
             return
         by_line: dict[str | None, list[str]] = {}
         for name in idle:
-            line = made_at(training.runner.model, _whole(name, self._trained, idle))
+            whole = name if name in self._none else _whole(name, self._trained, idle)
+            line = made_at(training.runner.model, whole)
             by_line.setdefault(line, []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
