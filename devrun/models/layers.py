@@ -1,9 +1,11 @@
-"""The layers of a model as a table."""
+"""The layers of a model: as a table, and those that a batch completes."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -35,3 +37,20 @@ def layers_of(model: nn.Module) -> str:
             shown = [name or "(all)", type(module).__name__, count]
             rows.append([*shown, "not trained" if frozen else ""])
     return "\n".join(aligned(rows))
+
+
+def complete(model: nn.Module, loader: Any) -> None:
+    """Have lazy layers take their shapes from two samples, on the host.
+
+    What compiles a model or spreads its weights needs the shapes before a batch comes.
+    A model that raises stays as it is, which its first update tells.
+
+    Args:
+        model: called as `model(batch, "val")`.
+        loader: of the training; nothing is taken out of it.
+    """
+    if any(map(is_lazy, model.parameters())):
+        with suppress(Exception), torch.no_grad():
+            model.eval()
+            model(loader.collate_fn([loader.dataset[0], loader.dataset[1]]), "val")
+        model.train()

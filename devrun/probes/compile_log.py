@@ -31,7 +31,7 @@ _EVALUATION = "GLOBAL_STATE changed: grad_mode"
 """In the failure of a graph that an evaluation has no use for, nor training of its."""
 _ARTEFACT = re.compile(
     rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\."
-    r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe"
+    r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe|a super\(\) attribute"
 )
 """In the reason of a break that the emulation brings about, or torch at all times."""
 _BREAKS, _AGAIN = "graph_break_reasons", "guard_failures"

@@ -6,6 +6,7 @@ import functools
 import linecache
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
@@ -41,8 +42,12 @@ _REMEDIES = {
     "GradScaler": "leave it out, and optimizer_config: {precision: fp16} in the config",
 }
 _NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("synchronize", "set_device", "init", "set_rng_state")),
-    "reset_peak_memory_stats": None,
+    **dict.fromkeys(("synchronize", "set_device", "set_stream", "init", "ipc_collect")),
+    **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated")),
+    **dict.fromkeys(("set_rng_state", "set_per_process_memory_fraction")),
+    "get_rng_state": lambda *_: torch.get_rng_state(),
+    "memory_summary": "",
+    **dict.fromkeys(("utilization", "temperature", "power_draw", "memory_usage"), 0),
     "get_device_properties": SimpleNamespace(
         name="", total_memory=0, major=0, minor=0, multi_processor_count=0
     ),
@@ -52,6 +57,13 @@ _NOTHING: dict[str, Any] = {
     "mem_get_info": (0, 0),
 }
 """Functions of torch.cuda that fail elsewhere -> what stands for their result."""
+_THERE: dict[str, Any] = {
+    "is_available": True,
+    "is_bf16_supported": True,
+    "device_count": 1,
+    "memory_stats": lambda *_: Counter(),
+}
+"""Functions of torch.cuda that say elsewhere that there is none -> what they say."""
 _ASKED = {"is_cuda": True, "is_cpu": False, "device": torch.device(_CUDA)}
 """Attributes that say where a tensor is -> what they say there."""
 _SENT = (
@@ -183,10 +195,9 @@ class Substitutes(TorchFunctionMode):
         begin = self._given("init_process_group('nccl')", 0, "backend", "gloo")
         replace(distributed, "init_process_group", begin)
         replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
-        if self._available:
-            for name, value in (("is_available", True), ("device_count", 1)):
-                asked = self._silent("torch.cuda.is_available()", value, "device")
-                replace(torch.cuda, name, asked)
+        for name, value in _THERE.items() if self._available else ():
+            asked = self._silent(f"torch.cuda.{name}()", value, "device")
+            replace(torch.cuda, name, asked)
         autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
         for kind_, name in ((autocast, "autocast"), (scaler, "GradScaler")):
             replace(kind_, "__init__", self._begun(kind_.__init__, name))
@@ -204,6 +215,8 @@ class Substitutes(TorchFunctionMode):
         asked = getattr(getattr(func, "__self__", None), "__name__", "")
         if name == "__get__" and asked in _ASKED and self._on_cuda(args[0]):
             return _ASKED[asked]
+        if name == "get_device" and self._on_cuda(args[0]):
+            return 0
         if name == _CUDA and getattr(func, "__objclass__", None) is not None:
             self._tell(".cuda()", "cuda")
             return self._placed(self._moved(args[0]), name)
@@ -213,14 +226,15 @@ class Substitutes(TorchFunctionMode):
             except RuntimeError:  # there is nothing to pin it for
                 self._tell(".pin_memory()", name)
                 return args[0]
-        if _is_cuda(kwargs.get("device")):
-            if kwargs["device"] is not _ASKED["device"]:  # of a tensor's own
-                self._tell(f"{name}(device='cuda')", name)
+        if self._is_there(device := kwargs.get("device")):
+            if device is not _ASKED["device"]:  # of a tensor's own
+                named = device if isinstance(device, int) else _CUDA
+                self._tell(f"{name}(device={named!r})", name)
             kwargs = {**kwargs, "device": self._device}
         elif name == "type" and (plain := _plain_type(args[1:])):
             self._tell(f".type({plain[0]})", "cuda")
             return self._placed(self._moved(func(args[0], plain[1])), name)
-        elif name == "to" and len(args) > 1 and _is_cuda(args[1]):
+        elif name == "to" and len(args) > 1 and self._is_there(args[1]):
             if args[1] is not _ASKED["device"]:
                 self._tell(".to('cuda')", "cuda")
             args = (args[0], self._device, *args[2:])
@@ -230,6 +244,11 @@ class Substitutes(TorchFunctionMode):
                 self._judged(made, name)
             return made
         return self._placed(func(*args, **kwargs), name)
+
+    def _is_there(self, device: Any) -> bool:
+        """Whether it is CUDA, also by a number, which is that of any accelerator."""
+        number = isinstance(device, int) and not isinstance(device, bool)
+        return _is_cuda(device) or (number and self._device == _HOST)
 
     def _moved(self, tensor: Tensor) -> Tensor:
         try:

@@ -92,10 +92,15 @@ def asking() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (is_foreign(file) or looks_on(file)):
+        if not (is_foreign(file) or looks_on(file) or _hands_on(frame)):
             return None if is_own(file) or calls_model(file) else frame
         frame = frame.f_back
     return None
+
+
+def _hands_on(frame: FrameType) -> bool:
+    """Whether it is of a package that knows no torch, and was given what it reads."""
+    return is_library(frame.f_code.co_filename) and "torch" not in frame.f_globals
 
 
 def calling() -> FrameType:

@@ -36,6 +36,7 @@ from devrun.hooks.evaluation import EvalHook
 from devrun.hooks.simple import MaxTimeHook
 from devrun.interop import translated
 from devrun.models.build import build_model, give_first_weights, loss_of
+from devrun.models.layers import complete
 from devrun.models.names import freeze, frozen_norms
 from devrun.models.recompute import checkpoint_blocks
 from devrun.optim import build_optimizer
@@ -205,6 +206,7 @@ def _built(
             "seed": seed,
         },
     )
+    complete(runner.session.step_module, loaders[0])
     contract = runner.session.contract
     if optimizer is None and not (contract and contract.brings_optimizer):
         _check_sections(cfg, "optimizer")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import CodeType
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor, nn
+from torch.autograd import anomaly_mode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -47,6 +50,10 @@ _RETAIN = (
     "one pass through the sum of the losses, or retain_graph=True in all but the last"
 )
 _AFTER = "made after the optimizer, it is not trained; a resume finds no place for it"
+_ANOMALY = (
+    "each operator keeps its stack, and each gradient is looked at for a NaN",
+    "leave it out once the NaN is found; --detect-anomaly does it for one run",
+)
 _GROWS, _LOOKS = 3, 10
 """Updates over which what is kept must grow, of so many of a program's loop."""
 
@@ -247,6 +254,30 @@ class KeptGraphs(Probe):
         owners = *self._whole.modules(), *own_parts(runner)
         for owner, name, value in _values(owners):
             self._growing.look(id(owner), type(owner), name, value)
+
+
+class AnomalyMode(Probe):
+    """Finds where torch's anomaly mode is put on, which is for the search of a NaN."""
+
+    @contextmanager
+    def throughout(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for kind in (anomaly_mode.set_detect_anomaly, anomaly_mode.detect_anomaly):
+                stack.enter_context(patch.object(kind, "__init__", self._told(kind)))
+            yield
+
+    def _told(self, kind: Any) -> Any:
+        given = kind.__init__
+
+        def begin(made: Any, *args: Any, **kwargs: Any) -> None:
+            asked = inspect.signature(given).bind(made, *args, **kwargs).arguments
+            site = sites.line_asking()
+            if asked.get("mode", True) and asked.get("check_nan", True) and site:
+                row = ("slow", "anomaly mode", kind.__name__, *_ANOMALY, site)
+                self.note.found(Finding(*row))
+            given(made, *args, **kwargs)
+
+        return begin
 
 
 class LateParameters(Probe):

@@ -28,7 +28,12 @@ from devrun.probes.request import Grants, Request
 from devrun.probes.workarounds import apply, refusal
 from devrun.rehearsal.check.goes_on import GoesOn
 from devrun.rehearsal.check.gradient_path import Diverges, GradientsProbe, untrained
-from devrun.rehearsal.check.graph_faults import LATE, KeptGraphs, LateParameters
+from devrun.rehearsal.check.graph_faults import (
+    LATE,
+    AnomalyMode,
+    KeptGraphs,
+    LateParameters,
+)
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
 from devrun.rehearsal.check.resume import Updates, begins_late, differences
@@ -72,7 +77,7 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
     """Those of the device, and in the first rehearsal those of every device."""
     kinds: list[type[Probe]] = [HardWired, KeptGraphs, LateParameters, Diverges]
     if request.first:
-        kinds += GradientsProbe, LastBatch
+        kinds += GradientsProbe, LastBatch, AnomalyMode
     bring([request.device], request.grants)
     kinds += probes_of(request.device).of_config
     return [kind(request, note) for kind in kinds]

@@ -422,15 +422,14 @@ def _difference(
         what, owner, method = "data", type(dataset), "__getitem__"
     elif one.weights != two.weights and number == min(second.by_number):
         # later, other weights come of the update before
-        what, method = "weights", "__init__"
+        what, method, keys = "weights", "__init__", []
     why, remedy = _WORDS[what]
     if what == "update" and any(isinstance(part, Optimizer) for part in own):
         remedy = _OPTIMIZER
     mine = [
         (kind, name)
         for kind, _, name in keys
-        if what != "weights"
-        and (sure or isinstance(kind, ModuleType) or (kind is type(dataset)) is of_data)
+        if sure or isinstance(kind, ModuleType) or (kind is type(dataset)) is of_data
     ]
     of_class = (assigned(kind, name)[0] for kind, name in mine)
     files = (one for one, _ in _owners(training) if isinstance(one, ModuleType))

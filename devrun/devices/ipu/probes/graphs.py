@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
+
+from torch.utils import checkpoint
 
 from devrun.config.tree import inside
 from devrun.devices.ipu.batch import rebuild
@@ -20,12 +23,17 @@ from devrun.hooks.base import Priority
 from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training, own_hooks, safely
-from devrun.probes.sites import maker_of
+from devrun.probes.sites import here, maker_of
 from devrun.run import Run
 from devrun.torch_features import uncompiled
 
 _CHANGES = (
     "it is no tensor and changes from batch to batch; the graph keeps its first value"
+)
+_PLANNED = (
+    "torch.utils.checkpoint asks for torch.ipu, which nobody has",
+    "h = block(x) in place of checkpoint(block, x), then "
+    "poptorch.recomputationCheckpoint(h): only that is kept for the backward pass",
 )
 _TENSOR = "make it a tensor in the data set or its collate_fn"
 
@@ -41,9 +49,18 @@ class Graphs(Probe):
     _looked = False
     """Whether an update of this run was looked at."""
 
-    def throughout(self) -> AbstractContextManager[Any]:
-        """PopTorch captures what is written, not what torch compiles of it."""
-        return uncompiled()
+    @contextmanager
+    def throughout(self) -> Iterator[None]:
+        """PopTorch captures what is written, not what torch makes of it."""
+        with uncompiled(), patch.object(checkpoint, "checkpoint", self._called):
+            yield
+
+    def _called(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """`torch.utils.checkpoint.checkpoint`, which does without."""
+        row = ("cannot be compiled", "checkpoint", *_PLANNED, here())
+        self.note.found(Finding("breaks", *row))
+        own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check")
+        return function(*args, **{k: v for k, v in kwargs.items() if k not in own})
 
     def before(self, cfg: Any) -> None:
         settings = settings_of(cfg, self.request)

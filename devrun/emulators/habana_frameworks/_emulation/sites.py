@@ -21,9 +21,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _AUTOGRAD = f"{_TORCH}autograd{os.sep}"
 """What runs a backward pass: no line of the user's between it and an operator."""
 _PYTHON = sysconfig.get_paths()["stdlib"] + os.sep
-_PACKAGES = tuple(
-    _PYTHON + name + os.sep for name in ("site-packages", "dist-packages")
-)
+_PACKAGED = {"site-packages", "dist-packages"}
+_PACKAGES = tuple(_PYTHON + name + os.sep for name in _PACKAGED)
 _MODES = ("__torch_dispatch__", "__torch_function__")
 _LINE = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _inside: dict[str, bool] = {}
@@ -57,6 +56,12 @@ def _is_inside(filename: str) -> bool:
     return found
 
 
+def _hands_on(frame: FrameType) -> bool:
+    """Whether it is of a package that knows no torch, and was given what it reads."""
+    names = frame.f_code.co_filename.split(os.sep)
+    return not _PACKAGED.isdisjoint(names) and "torch" not in frame.f_globals
+
+
 def user_place(forward: bool = False) -> Place | None:
     """The user's file and line, the innermost one.
 
@@ -66,7 +71,8 @@ def user_place(forward: bool = False) -> Place | None:
     while frame is not None:
         name = frame.f_code.co_filename
         # a mode hands on what some line below it asks for
-        if not _is_inside(name) and frame.f_code.co_name not in _MODES:
+        inside = _is_inside(name) or _hands_on(frame)
+        if not inside and frame.f_code.co_name not in _MODES:
             return name, _line_of(frame)
         place = _traced.get(name, {}).get(frame.f_lineno)
         if place is None and forward and name.startswith(_AUTOGRAD):
