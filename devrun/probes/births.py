@@ -89,17 +89,13 @@ def with_argument(line: str, name: str, value: str) -> str | None:
     except SyntaxError:
         return None
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [node for node in nodes if _name(node.func) == name]
+    calls = [one for one in nodes if str(unparsed(one.func)).split(".")[-1] == name]
     for call in calls:
         if name == "from_numpy":  # which has no such argument
             call.func = ast.parse("torch.as_tensor", mode="eval").body
         device = ast.parse(value, mode="eval").body
         call.keywords.append(ast.keyword("device", device))
     return unparsed(tree) if calls else None
-
-
-def _name(node: ast.expr) -> str:
-    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -> None:
@@ -116,7 +112,7 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         around = sys.modules.get(kind.__module__, types)
         if is_own(str(getattr(around, "__file__", ""))):
             continue  # a hook of devrun's, which keeps copies of what it is given
-        own = {key: vars(one)[key] for key in vars(one).keys() - _MOVED}
+        own = attributes(one)
         is_module = isinstance(one, nn.Module)
         for holder, values, label, usual in (
             (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
@@ -135,6 +131,11 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """Those of an object, but what a module knows to be its own."""
+    return {name: value for name, value in vars(owner).items() if name not in _MOVED}
 
 
 def keepers(owners: Iterable[Any]) -> Iterator[Any]:
@@ -161,8 +162,9 @@ def hidden(value: Any) -> list[Tensor]:
     """Of weights and modules, alone or in a list or dict: no module knows of them."""
     weights = [part for part in inside(value) if isinstance(part, nn.Parameter)]
     modules = [part for part in inside(value) if isinstance(part, nn.Module)]
-    owned = (one for each in modules for one in (*each.parameters(), *each.buffers()))
-    return [*weights, *owned]
+    owners = (owner for each in modules for owner in each.modules())
+    owned = (one for owner in owners for one in vars(owner).values())
+    return [*weights, *(tensor for one in owned for tensor in held(one))]
 
 
 def _assigned(line: str) -> str:

@@ -67,8 +67,14 @@ _THERE: dict[str, Any] = {
 _ASKED = {"is_cuda": True, "is_cpu": False, "device": torch.device(_CUDA)}
 """Attributes that say where a tensor is -> what they say there."""
 _SENT = (
+    "in the data set",
     "a loader pins and copies what its data set gives, from the host alone",
     "leave it out: devrun moves the batches",
+)
+_COPIED = (
+    "not registered",
+    "on CUDA it is a copy of the weight, which is no nn.Parameter: none is trained",
+    "nn.Parameter(x.to(device)), or leave it out: devrun moves the model",
 )
 _AMP = "torch.cuda.amp"
 _LEFT_OUT = ("autocast", "GradScaler")
@@ -94,14 +100,14 @@ class HardWired(Probe):
         tell = (lambda *_: None) if here else telling(self.note, device)
         # a sample that is on the device is told where it was put there
         unpinned = patch.object(pin_memory, "pin_memory", lambda data, *_: data)
-        placing = Substitutes(self.request.torch_device, tell, here, self._in_data)
+        placing = Substitutes(self.request.torch_device, tell, here, self._found)
         with unpinned, placing:
             yield
 
-    def _in_data(self, what: str) -> None:
+    def _found(self, what: str, kind: str, why: str, remedy: str) -> None:
         site = sites.here()
         if site not in {one.site for one in self.note.seen.values()}:
-            self.note.found(Finding("breaks", "in the data set", what, *_SENT, site))
+            self.note.found(Finding("breaks", kind, what, why, remedy, site))
 
 
 def telling(
@@ -145,7 +151,7 @@ class Substitutes(TorchFunctionMode):
         device: as torch names it, on which a rehearsal's tensors are.
         note: given the call, such as `.cuda()`, and what names CUDA in it.
         available: whether the user's code is told that CUDA is there.
-        in_data: given the call by which a data set puts a tensor on the device.
+        found: given a call that puts a sample or a new weight there, and what to say.
     """
 
     def __init__(
@@ -153,11 +159,11 @@ class Substitutes(TorchFunctionMode):
         device: str,
         note: Callable[[str, str], None],
         available: bool,
-        in_data: Callable[[str], None] | None = None,
+        found: Callable[..., None] | None = None,
     ) -> None:
         super().__init__()
         self._device, self._tell, self._available = device, note, available
-        self._in_data = in_data
+        self._found = found
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
@@ -235,7 +241,7 @@ class Substitutes(TorchFunctionMode):
         else:
             made = func(*args, **kwargs)
             if name == "to" and isinstance(made, Tensor) and not made.is_cpu:
-                self._asked_in_data(name)
+                self._judged(made, name)
             return made
         return self._placed(func(*args, **kwargs), name)
 
@@ -253,16 +259,20 @@ class Substitutes(TorchFunctionMode):
     def _placed(self, made: Any, name: str) -> Any:
         """`made`, which is on CUDA as far as the user's code knows."""
         if isinstance(made, Tensor):
-            self._asked_in_data(name)
+            self._judged(made, name)
             if self._available:
                 PLACED.tag(made, DEVICE)
             if CLOCK.active:
                 CLOCK.write([made], sites.line_asking())
         return made
 
-    def _asked_in_data(self, name: str) -> None:
-        if self._in_data is not None and sites.in_data_set():
-            self._in_data(f".{name}()")
+    def _judged(self, made: Tensor, name: str) -> None:
+        if self._found is not None and sites.in_data_set():
+            self._found(f".{name}()", *_SENT)
+        elif self._found is not None and self._available and name in ("to", _CUDA):
+            weight = made.is_leaf and made.requires_grad and torch.is_grad_enabled()
+            if weight and sites.calling().f_code.co_name == "__init__":
+                self._found(f".{name}()", *_COPIED)
 
     def _on_cuda(self, tensor: Tensor) -> bool:
         """Whether the user's code is to see `tensor` there: the model's, in an update.

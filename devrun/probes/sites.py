@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_TORCH = Path(torch.__file__).resolve().parent
+_TORCH = f"{Path(torch.__file__).resolve().parent}/"  # torchmetrics is another
 _MODELS = str(_PACKAGE / "models")
 _CHECK = f"{_MODELS}/finite.py"
 """Of weights, by devrun itself."""
@@ -47,9 +47,8 @@ def calls_model(file: str) -> bool:
 
 def is_foreign(file: str) -> bool:
     """Whether it is torch's, an emulator's, Python's own, or no file at all."""
-    if file.startswith(_PYTHON) and not file.startswith(_PACKAGES):
-        return True
-    return file.startswith((str(_TORCH), EMULATORS, "<"))
+    of_python = file.startswith(_PYTHON) and not file.startswith(_PACKAGES)
+    return of_python or file.startswith((_TORCH, EMULATORS, "<"))
 
 
 def looks_on(file: str) -> bool:

@@ -65,11 +65,11 @@ def _tree(owner: _Owner) -> tuple[ast.Module, int, str]:
     return ast.parse(textwrap.dedent("".join(lines))), first, file
 
 
-def stored(owner: _Owner, name: str) -> str | None:
+def stored(owner: _Owner, name: str, of: str = "") -> str | None:
     """The last line of the class that adds to `self.name`, or else that sets it; of
-    a module or code, to `name`."""
+    a module or code, to `name`, or `of` "attr" to that of any object."""
     tree, first, file = _tree(owner)
-    of = "attr" if isinstance(owner, type) else "id"
+    of = of or ("attr" if isinstance(owner, type) else "id")
     nodes: list[Any] = [one for one in ast.walk(tree) if _stores(one, name, of)]
     adds = [one for one in nodes if isinstance(one, ast.Call)]
     found = [one.lineno for one in adds or nodes]

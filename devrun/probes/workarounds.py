@@ -50,7 +50,8 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
             what, kind = error.key or error.subject or type(error).__name__, "refused"
         site = str(place.origin) if place and place.origin else sites.of_error(error)
     else:
-        what, kind, why = type(error).__name__, "raises", _first_line(error)
+        what, kind = type(error).__name__, "raises"
+        why = joined(f"{what}: {str(error).strip()}".partition("\n")[0])
         site = sites.of_error(error)
     if is_out_of_memory(error):
         kind, remedy = "memory", LESS
@@ -68,11 +69,6 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
     return Finding("breaks", kind, what, why, remedy, site, fix=changes)
 
 
-def _first_line(error: Exception) -> str:
-    first = str(error).strip().partition("\n")[0]
-    return joined(f"{type(error).__name__}: {first}")
-
-
 def around(path: KeyPath) -> dict[str, Any] | None:
     """Changes that leave out what stands at `path`; None where it is needed."""
     top = path[0] if path else None
@@ -84,9 +80,7 @@ def around(path: KeyPath) -> dict[str, Any] | None:
         return {"optimizer": dict(_OPTIMIZER)}
     if path[:2] == ("data", "val"):
         return {"data.val": None}
-    if top in _NEEDED and len(path) < 2:
-        return None
-    if top == "device" and len(path) < 2:
+    if top in (*_NEEDED, "device") and len(path) < 2:
         return None
     return {".".join(map(str, path[: _depth(path)])): None}
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from devrun.errors import DivergedError
 from devrun.models import steps
 from devrun.probes import sites
-from devrun.probes.births import hidden, keepers
+from devrun.probes.births import attributes, hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training
@@ -189,7 +189,7 @@ class GradientsProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._hidden = list(_unregistered(training.runner.model))
-        self._seen: set[str] = set()
+        self._seen: dict[str, bool] = {}
         self._added: dict[Tensor, str | None] = {}
         """Parameter -> where a gradient was added to one that a step took."""
         every = training.runner.model.named_parameters()
@@ -204,9 +204,9 @@ class GradientsProbe(Probe):
         return register_optimizer_step_post_hook(self._stepped)
 
     def _saw(self, name: str, parameter: Tensor, given: Tensor | None) -> None:
+        self._seen[name] = self._seen.get(name, False) or given is not None
         if given is None:  # of a backward pass of the user's own
             return
-        self._seen.add(name)
         self._added.pop(parameter, None)
         grad = parameter.grad
         if grad is not None and getattr(grad, _USED, None) == grad._version:
@@ -228,12 +228,13 @@ class GradientsProbe(Probe):
             if any(one.grad is not None for one in weights):
                 yield finding
         every = self._trained.items()
-        idle = [n for n, one in every if one.requires_grad and n not in self._seen]
-        if self.note.left_out or not (idle and self._seen):
+        idle = [n for n, one in every if one.requires_grad and not self._seen.get(n)]
+        if self.note.left_out or not (idle and any(self._seen.values())):
             return
         by_line: dict[str | None, list[str]] = {}
         for name in idle:
-            line = made_at(training.runner.model, _whole(name, self._trained, idle))
+            whole = name if name in self._seen else _whole(name, self._trained, idle)
+            line = made_at(training.runner.model, whole)
             by_line.setdefault(line, []).append(name)
         for site, names in by_line.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -253,7 +254,7 @@ def _unregistered(model: nn.Module) -> Iterator[tuple[Finding, list[Tensor]]]:
     """Weights that the modules hold and do not know of, and what is to be said."""
     known = {id(parameter) for parameter in model.parameters()}
     for owner in keepers(model.modules()):
-        for name, value in vars(owner).items():
+        for name, value in attributes(owner).items():
             own = (one for one in (*held(value), *hidden(value)) if one.is_leaf)
             weights = [w for w in own if w.requires_grad and id(w) not in known]
             if weights:

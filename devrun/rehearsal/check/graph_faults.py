@@ -26,7 +26,7 @@ from devrun.probes.births import keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, own_parts
-from devrun.probes.sources import bounded, stored
+from devrun.probes.sources import bounded, made_at, stored
 from devrun.rehearsal.check.gradient_path import BACKWARD, run_again
 from devrun.run import Run
 from devrun.step import Capability
@@ -54,7 +54,6 @@ _ANOMALY = (
     "each operator keeps its stack, and each gradient is looked at for a NaN",
     "leave it out once the NaN is found; --detect-anomaly does it for one run",
 )
-_SIZED = "where the size comes from the data"
 _GROWS, _LOOKS = 3, 10
 """Updates over which what is kept must grow, of so many of a program's loop."""
 
@@ -197,8 +196,9 @@ class _Growing:
     Numbers in tensors are small, and a variable of code is gone with it.
     """
 
-    def __init__(self, note: Notebook) -> None:
+    def __init__(self, note: Notebook, model: nn.Module | None = None) -> None:
         self._note = note
+        self._model = model or nn.Module()
         self._seen: dict[Any, tuple[set[Any], int]] = {}
 
     def look(self, key: Any, owner: Any, name: str, value: Any) -> None:
@@ -211,7 +211,10 @@ class _Growing:
         times = last + 1 if before < parts else 0
         self._seen[key, name] = parts, times
         if times == _GROWS and (words is _GROWN or not bounded(owner, name)):
-            self._note.found(Finding("slow", kind, name, *words, stored(owner, name)))
+            named = self._model.named_modules()  # one may be a library's, as a metric
+            made = (made_at(self._model, path) for path, one in named if id(one) == key)
+            site = stored(owner, name) or next(made, None)
+            self._note.found(Finding("slow", kind, name, *words, site))
 
 
 def kept_by_program(note: Notebook) -> Any:
@@ -245,8 +248,8 @@ class KeptGraphs(Probe):
     priority = Priority.LOWEST
 
     def built(self, training: Training) -> None:
-        self._growing = _Growing(self.note)
         self._whole = training.runner.session.step_module
+        self._growing = _Growing(self.note, self._whole)
         if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
             training.runner.register_hook(self)
 
@@ -300,5 +303,5 @@ class LateParameters(Probe):
         site = sites.line_asking()
         if not trained or site is None or owner not in set(self._model.modules()):
             return
-        remedy = f"make self.{name} in __init__; a LazyLinear or the like {_SIZED}"
+        remedy = f"make self.{name} in __init__; nn.Lazy... where data give its size"
         self.note.found(Finding("breaks", LATE, name, _AFTER, remedy, site))

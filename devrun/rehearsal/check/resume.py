@@ -11,7 +11,8 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from io import IOBase
-from types import MappingProxyType
+from itertools import chain
+from types import MappingProxyType, ModuleType
 from typing import Any, Tuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from devrun.probes.births import hidden, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, own_parts
 from devrun.probes.sites import defined, is_library
-from devrun.probes.sources import assigned, decides
+from devrun.probes.sources import assigned, decides, stored
 from devrun.rehearsal.check.fresh import Shared, numbers_of, shared
 from devrun.run import Run
 from devrun.runners.training import Training
@@ -239,7 +240,9 @@ def _unsaved(kind: Shared, owner: Any) -> Iterator[str]:
         return
     own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
     site = defined(kind)  # those of a library tell what it did to this very object
-    known = getattr(owner, "__dict__", {}) if site and not is_library(site) else ()
+    known: Iterable[str] = getattr(owner, "__dict__", {})
+    if site is None or is_library(site):  # a hook may change what it was made with
+        known = set(getattr(owner, "__constants__", ())) & set(known)
     unsaved = getattr(owner, "_non_persistent_buffers_set", ())
     yield from (name for name in (*known, *unsaved) if name not in own)
 
@@ -367,10 +370,14 @@ def differences(
         blamed += [blame] if blame else []
     lost = [key for key, value in first.changed.items() if value is None]
     if found and lost:  # what cannot be taken over is why the rest differs
-        blamed += [_difference(first, whole, lost)]
+        blame = _difference(first, whole, lost)
+        blamed += [blame] if blame else []
     if found and not blamed:
         again = resumed({}, None)  # what looks at the first may change its bits
         blamed += [_difference(again, resumed({}), list(again.changed))]
+    elif goes_on and not whole.broke:  # what is of none of these values
+        other = _difference(first, whole, [])
+        blamed += [other] if other and other.what == "data" else []
     yield from filter(None, blamed)
 
 
@@ -423,20 +430,23 @@ def _difference(
     model = training.runner.model
     own = (part for each in model.modules() for part in vars(each).values())
     what, owner, method = "update", type(model), "forward"
-    if one.batch != two.batch:
+    if of_data := one.batch != two.batch:
         what, owner, method = "data", type(dataset), "__getitem__"
     elif one.weights != two.weights and number == min(second.by_number):
         # later, other weights come of the update before
-        what, method = "weights", "__init__"
+        what, method, keys = "weights", "__init__", []
     why, remedy = _WORDS[what]
     if what == "update" and any(isinstance(part, Optimizer) for part in own):
         remedy = _OPTIMIZER
-    mine = (
+    mine = [
         (kind, name)
         for kind, at, name in keys
-        if sure or at == _SHARED or (kind is type(dataset)) is (what == "data")
-    )
-    lines = (assigned(kind, name)[0] for kind, name in mine if what != "weights")
-    site = next(filter(None, lines), None) or defined(getattr(owner, method, None))
+        if sure or at == _SHARED or (kind is type(dataset)) is of_data
+    ]
+    of_class = (assigned(kind, name)[0] for kind, name in mine)
+    files = (one for one, _ in _owners(training) if isinstance(one, ModuleType))
+    of_files = (stored(one, name, "attr") for one in files for _, name in mine)
+    lines = filter(None, chain(of_class, of_files))
+    site = next(lines, None) or defined(getattr(owner, method, None))
     why = why.format(min(number + 1, max(first.by_number)))
     return Finding("differs", "resume", what, why, remedy, site)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.births import tag_attributes
 from devrun.probes.finding import MISMATCH
-from devrun.probes.origins import Host, Origins, storage_of
+from devrun.probes.origins import DEVICE, Host, Origins
 from devrun.probes.sites import line_asking
 
 _MIXED = frozenset(
@@ -78,22 +78,15 @@ class Mismatches(Judge):
 
 
 def tag_host(model: nn.Module, hooks: Iterable[Any], origins: Origins) -> None:
-    """Tag what `model.to(device)` leaves, of which torch here moves nothing.
+    """Tag what `model.to(device)` would move, and then what it leaves on the host."""
 
-    To be called before what is on the device is tagged, which may share their storage.
-    """
-    moved: list[Tensor] = []
-    # a module may have an _apply that moves more than weights and buffers
-
-    def note(tensor: Tensor) -> Tensor:
-        moved.append(tensor)
+    def moved(tensor: Tensor) -> Tensor:
+        origins.tag(tensor, DEVICE)
         return tensor
 
-    model._apply(note)
-    mine = {id(storage_of(one)) for one in moved}
-
     def tag(tensor: Tensor, host: Host) -> None:
-        if not origins.on_device(tensor) and id(storage_of(tensor)) not in mine:
+        if not origins.on_device(tensor):
             origins.tag(tensor, host)
 
+    model._apply(moved)
     tag_attributes((*model.modules(), *hooks), tag)

@@ -21,18 +21,14 @@ _BRANCH = "torch.where(condition, a, b) in place of the branch"
 _MASK = "torch.where(mask, x, 0) and a sum over mask, of the shape of x"
 _SIZES = "keep sizes and indices on the host"
 _LABELS = {
-    "item": (".item()", _READ),
-    "tolist": (".tolist()", _READ),
-    "cpu": (".cpu()", _READ),
+    **{name: (f".{name}()", _READ) for name in ("item", "tolist", "cpu")},
+    **{f"__{name}__": (f"{name}()", _READ) for name in ("float", "int")},
+    **dict.fromkeys(("__bool__", "is_nonzero"), ("if or bool()", _BRANCH)),
+    **dict.fromkeys(("__repr__", "__str__"), ("print", _READ)),
     "to": (".to('cpu')", _READ),
-    "__float__": ("float()", _READ),
-    "__int__": ("int()", _READ),
+    "type": (".type(torch....Tensor)", "x.to(torch.float32) or another dtype"),
     "__index__": ("a tensor as index or size", _SIZES),
     "__getitem__": ("x[:n] of a tensor n", _SIZES),
-    "__bool__": ("if or bool()", _BRANCH),
-    "is_nonzero": ("if or bool()", _BRANCH),
-    "__repr__": ("print", _READ),
-    "__str__": ("print", _READ),
     "__format__": ("format or f-string", _READ),
     "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
     "save": ("torch.save", "if self.every_n_iters(runner, 500): before it"),
@@ -49,6 +45,7 @@ _REMEDIES = {
     "index_put_": "torch.where(mask, value, x) in place of x[mask] = value",
     "bincount": "torch.zeros(N, device=x.device).index_add_(0, x, weights)",
     "repeat_interleave": "give repeat_interleave its output_size=",
+    "normal": "mean + std * torch.randn_like(std)",
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
     "_linalg_check_errors": "torch.linalg's function with the ending _ex",
@@ -127,6 +124,8 @@ class Syncs(Judge):
             return masked and not self._fills(op)
         if op.name == "repeat_interleave":
             return op.kwargs.get("output_size") is None
+        if op.name == "normal":  # it looks for a deviation below 0
+            return any(map(self._origins.on_device, op.args[1:2]))
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
         if op.name == "copy_":  # to the host

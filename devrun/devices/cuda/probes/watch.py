@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from devrun.probes.births import birth_of, built_on_host
 from devrun.probes.finding import Finding
 from devrun.probes.origins import DEVICE, ON_HOST, Host, Origins, flat_tensors
-from devrun.probes.sites import line_asking
+from devrun.probes.sites import calling, is_foreign, line_asking
 from devrun.probes.streams import CLOCK
 from devrun.tensors import tensors_in
 
@@ -26,7 +26,7 @@ _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
 """Calls that read a whole tensor, of which no operator of the CPU's tells."""
 _MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
-_COPIES = ("to", "cpu")
+_COPIES = ("to", "cpu", "type")
 """Those of `_LEAVE` whose result is a tensor on the host."""
 _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _FOLLOWS = ("type_as", "new_tensor")
@@ -111,7 +111,7 @@ class Calls(TorchFunctionMode):
             if kwargs.get("device") or self._origins.on_device(first):
                 self._tell("generator")
         try:
-            if name in _LEAVE or (name == "to" and _to_host(args, kwargs)):
+            if name in _LEAVE or _to_host(name, args, kwargs):
                 return self._leaving(name, func, args, kwargs)
             if name == "tensor" and isinstance(first, (list, tuple)):
                 self._reads(name, flat_tensors(first))
@@ -188,13 +188,20 @@ class Calls(TorchFunctionMode):
         if any(self._origins.on_device(one) for one in given):
             self._origins.tag(made, DEVICE)
         elif not given or any(isinstance(one, names) for one in given):
-            self._origins.forget(made)
+            # the user's code is told of CUDA where a tensor is there; torch's is not
+            asked = any(isinstance(one, torch.device) for one in given)
+            knows = asked and not is_foreign(calling().f_code.co_filename)
+            if not (knows and isinstance(self._origins.of(made), Host)):
+                self._origins.forget(made)
 
 
-def _to_host(args: Any, kwargs: Any) -> bool:
-    """Whether `.to` was asked for the host by name; its own device says `cpu` too."""
+def _to_host(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether `.to` or `.type` was asked for the host by its name, or by a type of its
+    tensors; the device of one here, and the name of its type, say so too."""
     target = kwargs.get("device", args[1] if len(args) > 1 else None)
-    return target == "cpu" and isinstance(target, str)
+    if name == "type":
+        return isinstance(target, type(torch.FloatTensor))
+    return name == "to" and isinstance(target, str) and target == "cpu"
 
 
 def _is_view(schema: Any) -> bool:
@@ -237,11 +244,12 @@ class Operators(TorchDispatchMode):
         if on_device:
             self._ordered(func._schema, args, made)
         fresh = not inputs or func._schema.name == _FRESH
-        if fresh and not self._calls.name:
-            self._born(made)
+        if fresh and not self._calls.name:  # of no tensor, and no call that is seen
+            new = isinstance(made, Tensor) and self._origins.of(made) is None
+            if new and (born := built_on_host()) is not None:
+                self._origins.tag(made, born)
         elif inputs:
-            first = func._schema.name in _FIRST
-            results = made[:1] if first else (made,)
+            results = made[:1] if func._schema.name in _FIRST else (made,)
             self._tag(results, hosts, on_device, len(inputs))
         return made
 
@@ -255,13 +263,6 @@ class Operators(TorchDispatchMode):
             CLOCK.wait()
         if CLOCK.active and not _is_view(schema):
             CLOCK.write(flat_tensors((made,)), line_asking())
-
-    def _born(self, made: Any) -> None:
-        """`made` came of no tensor, and of no call that is seen."""
-        if isinstance(made, Tensor) and self._origins.of(made) is None:
-            born = built_on_host()
-            if born is not None:
-                self._origins.tag(made, born)
 
     def _tag(
         self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int
