@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
+from os.path import isabs
 from types import ModuleType
 from typing import Any, Union
 
@@ -49,8 +50,9 @@ class Fresh:
 def shared() -> Iterator[Shared]:
     """The user's modules and the classes in them."""
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and user_line([(file, 0)]) and not is_library(file):
+        file = vars(module).get("__file__") or ""
+        of_user = isabs(file) and user_line([(file, 0)])  # torch makes some of no file
+        if of_user and not is_library(file):
             yield module
             own = vars(module).values()
             name = module.__name__
