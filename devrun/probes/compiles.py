@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -15,7 +15,7 @@ from torch import nn
 
 from devrun.probes import sites
 from devrun.probes.aside import aside
-from devrun.probes.compile_log import GRAPH_BREAK, MEANS, CompileLog
+from devrun.probes.compile_log import GRAPH_BREAK, MEANS, RECOMPILATION, CompileLog
 from devrun.probes.finding import Finding
 from devrun.probes.keys import asked_of
 from devrun.probes.probe import Probe, Training
@@ -26,6 +26,9 @@ _CALLS = 8
 """Of each that are traced: more than the graphs that every training has."""
 _TRACED = ("fullgraph", "dynamic")
 """Arguments of torch.compile that say how to trace."""
+_DYNAMIC = (
+    "torch.compile(..., dynamic=True) for sizes that change; numbers that do in tensors"
+)
 _NUMBERS = (bool, int, float, str)
 
 
@@ -128,7 +131,9 @@ class Compiles(Probe):
 
     def after(self, training: Training) -> Iterator[Finding]:
         if any(one.calls for one in self._own):
-            yield from aside(partial(_traced, self._own, training.runner.adapter))
+            for one in aside(partial(_traced, self._own, training.runner.adapter)):
+                again = one.kind == RECOMPILATION
+                yield replace(one, remedy=_DYNAMIC) if again else one
 
 
 def _traced(compiled: list[_Compiled], adapter: Any) -> list[Finding]:

@@ -142,7 +142,7 @@ def _tracker(model: nn.Module, optimizers: Sequence[Any], tensors: Any) -> Any:
         from torch.distributed._tools.mem_tracker import MemTracker
         from torch.distributed.fsdp import FSDPModule
     except ImportError as error:
-        raise RuntimeError("memory is tracked by torch 2.6 or newer") from error
+        raise RuntimeError("tracking memory needs torch 2.6 or later") from error
     for root in model.modules():
         if isinstance(root, FSDPModule):
             sharded = FSDPMemTracker(root, *optimizers)

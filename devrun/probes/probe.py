@@ -96,6 +96,9 @@ class ProgramProbe(ABC):
         memory: bytes of the device; None where nobody said it.
     """
 
+    torch_release = "2.4"
+    """The oldest on which its emulator runs programs."""
+
     @abstractmethod
     def __init__(self, note: Notebook, script: str, memory: int | None) -> None: ...
 

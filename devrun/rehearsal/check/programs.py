@@ -23,6 +23,7 @@ from devrun.probes.sites import of_error
 from devrun.rehearsal.check.graph_faults import kept_by_program
 from devrun.rehearsal.check.left_out import run_script
 from devrun.rehearsal.check.requests import probes_of, usual
+from devrun.torch_features import needs
 
 _CUT = (
     "advice",
@@ -52,6 +53,7 @@ def programs(
 
     Raises:
         ConfigError: it is for none of them, or nobody knows for which.
+        UnsupportedFeatureError: this torch is older than the emulator's.
     """
     known = [name for name in usual() if probes_of(name).of_program is not None]
     if wrong := [name for name in devices if name not in known]:
@@ -67,6 +69,9 @@ def programs(
             f"{script} imports neither {packages}: say which it is for, before its "
             f"name: {flags} {script}"
         )
+    for name in chosen:
+        kind: Any = probes_of(name).of_program
+        needs(kind.torch_release, f"a program for {name} on its emulator")
     return [Program(script, words, device, memory) for device in chosen]
 
 

@@ -37,8 +37,11 @@ class Races(Judge):
         if torch._C._current_graph_task_id() != -1:
             return  # a backward pass waits for the streams of the forward pass
         for one in tensors:
-            found, here = CLOCK.early(one, host), line_asking()
-            if found and self._updating() and (here or found.site):
+            found = CLOCK.early(one, host)
+            if found is None or not self._updating():
+                continue
+            here = line_asking()
+            if here or found.site:
                 at = f" at {found.site}" if found.site not in (None, here) else ""
                 why, remedy = _HOST if host else _STREAM
                 site = here or found.site

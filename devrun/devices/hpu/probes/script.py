@@ -54,6 +54,8 @@ _MARKS = ("mark_step", "flush by optimizer", "flush by graph replay")
 class HPUProgram(ProgramProbe):
     """Counts the updates of any optimizer, and what waits in the lazy graph at each."""
 
+    torch_release = "2.5"
+
     def __init__(self, note: Notebook, script: str, memory: int | None) -> None:
         self._note, self._script, self._memory = note, script, memory
         self._marks = self._unmarked = self._longest = 0
