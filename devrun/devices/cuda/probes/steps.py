@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from traceback import walk_stack
 from typing import Any
 from unittest.mock import patch
@@ -92,8 +93,9 @@ class Steps(Probe):
             for name in ("save", "from_numpy"):
                 told = calls.through(getattr(torch, name))
                 stack.enter_context(patch.object(torch, name, told))
-            waits = patch.object(torch.cuda, "synchronize", self._synchronized)
-            stack.enter_context(waits)
+            for name in ("synchronize", "empty_cache"):
+                waits = partial(self._synchronized, name)
+                stack.enter_context(patch.object(torch.cuda, name, waits))
             for name in ("scale", "unscale_", "step"):
                 stack.enter_context(self.precision.seen(name))
             stack.enter_context(engine_in(calls.again))
@@ -105,8 +107,8 @@ class Steps(Probe):
         for judge in self.judges if self.updates else ():
             yield from judge.findings(self.updates)
 
-    def _synchronized(self, *_: Any) -> None:
-        self.syncs.leaves("synchronize")
+    def _synchronized(self, name: str, *_: Any) -> None:
+        self.syncs.leaves(name)
         CLOCK.wait_for_all()
 
     def copied(self, batch: Any) -> Any:

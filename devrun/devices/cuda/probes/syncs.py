@@ -33,6 +33,10 @@ _LABELS = {
     "one_hot": ("one_hot", "torch.nn.functional.one_hot(x, num_classes=N)"),
     "save": ("torch.save", "if self.every_n_iters(runner, 500): before it"),
     "synchronize": ("torch.cuda.synchronize", "leave it out; log_config has the time"),
+    "empty_cache": (
+        "torch.cuda.empty_cache",
+        "leave it out: all is asked for again",
+    ),
     "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
 }
 """Call -> its name for a reader, and what to do."""

@@ -28,6 +28,8 @@ class Bar(Hook):
         self.bar = tqdm(total=6)
 
     def after_train_iter(self, runner):
+        torch.cuda.empty_cache()  # fault[cuda]: empty_cache
+        # remedy: pass
         self.bar.set_postfix(loss=runner.outputs["loss"])  # fault[cuda,hpu]: print
         # remedy: self.bar.set_postfix(iteration=runner.iter)
 
