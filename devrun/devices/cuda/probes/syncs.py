@@ -11,7 +11,7 @@ import torch
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.finding import Finding
 from devrun.probes.origins import DEVICE, Host, Origins
-from devrun.probes.sites import asking, calling, is_library
+from devrun.probes.sites import asking, is_library
 
 _READ = (
     "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "
@@ -107,12 +107,9 @@ class Syncs(Judge):
                 yield found
 
     def _note(self, label: str, remedy: str) -> None:
-        frame, code = asking(), calling().f_code
+        frame = asking()
         if frame is None or is_library(frame.f_code.co_filename):
             return  # it is not the user's to change
-        scales = code.co_filename.endswith("/amp/grad_scaler.py")
-        if scales and code.co_name != "get_scale":
-            return  # each step of a scaler asks whether there is an overflow
         site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         row = ("slow", KIND, label, _WHY, remedy, site)
         self.counts[row] += 1

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 from devrun.registry import DATASETS, MODELS
 
 STEP = 0  # fault[cpu,cuda]: resume
+READY = False  # fault[cpu,cuda]: resume
 
 
 @DATASETS.register_module()
@@ -41,9 +42,13 @@ class Both(nn.Module):
         self.more = iter(DataLoader(Rows(80), batch_size=8, shuffle=True))  # fault[cpu,cuda]: resume
 
     def train_step(self, data_batch, optimizer, **kwargs):
-        global STEP
+        global READY, STEP
         STEP += 1
         x, y = data_batch
+        if not READY:  # the first batch sets the scale
+            READY = True
+            with torch.no_grad():
+                self.net[0].weight.div_(x.std())
         u, _ = next(self.more)
         u = u.to(x.device)
         loss = F.cross_entropy(self.net(x), y) * Weight.of(y)

@@ -12,8 +12,8 @@ from devrun.registry import MODELS
 class Deep(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = nn.LazyLinear(8)
-        self.block = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+        self.first = nn.LazyLinear(6)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 8))
         self.out = nn.Sequential(nn.Unflatten(1, (2, 4)), nn.Conv1d(2, 2, 3))
         self.last = nn.Linear(4, 4)
 
