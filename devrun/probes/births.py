@@ -89,13 +89,17 @@ def with_argument(line: str, name: str, value: str) -> str | None:
     except SyntaxError:
         return None
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    calls = [one for one in nodes if str(unparsed(one.func)).split(".")[-1] == name]
+    calls = [node for node in nodes if _name(node.func) == name]
     for call in calls:
         if name == "from_numpy":  # which has no such argument
             call.func = ast.parse("torch.as_tensor", mode="eval").body
         device = ast.parse(value, mode="eval").body
         call.keywords.append(ast.keyword("device", device))
     return unparsed(tree) if calls else None
+
+
+def _name(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -> None:

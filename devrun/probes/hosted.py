@@ -128,13 +128,12 @@ class Hosted(TorchFunctionMode):
         """Note what was refused, and how what it was given was `born`, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
-        said = joined(error)[:200]
         if born is not None:
-            self._note.found(left_behind(born, site, said))
+            self._note.found(left_behind(born, site, _said(error)))
             return
         if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
             return  # as in a run before this one
-        why = f"{why}: {said}"
+        why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
 
 
@@ -251,3 +250,8 @@ def _changes(func: Any) -> bool:
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func))
+
+
+def _said(error: Exception) -> str:
+    text = joined(error)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -21,10 +21,15 @@ _BRANCH = "torch.where(condition, a, b) in place of the branch"
 _MASK = "torch.where(mask, x, 0) and a sum over mask, of the shape of x"
 _SIZES = "keep sizes and indices on the host"
 _LABELS = {
-    **{name: (f".{name}()", _READ) for name in ("item", "tolist", "cpu")},
-    **{f"__{name}__": (f"{name}()", _READ) for name in ("float", "int")},
-    **dict.fromkeys(("__bool__", "is_nonzero"), ("if or bool()", _BRANCH)),
-    **dict.fromkeys(("__repr__", "__str__"), ("print", _READ)),
+    "item": (".item()", _READ),
+    "tolist": (".tolist()", _READ),
+    "cpu": (".cpu()", _READ),
+    "__float__": ("float()", _READ),
+    "__int__": ("int()", _READ),
+    "__bool__": ("if or bool()", _BRANCH),
+    "is_nonzero": ("if or bool()", _BRANCH),
+    "__repr__": ("print", _READ),
+    "__str__": ("print", _READ),
     "to": (".to('cpu')", _READ),
     "type": (".type(torch....Tensor)", "x.to(torch.float32) or another dtype"),
     "__index__": ("a tensor as index or size", _SIZES),

@@ -237,8 +237,8 @@ class Operators(TorchDispatchMode):
             op = Op(name, call, args, kwargs, inputs, hosts, cast)
             for judge in self._judges:
                 judge.operator(op)
-        what = self._calls.name.strip("_") or func.__name__
         for judge in self._judges if CLOCK.active else ():
+            what = self._calls.name.strip("_") or func.__name__
             judge.read(inputs, not on_device, what)
         made = func(*args, **kwargs)
         if on_device:
