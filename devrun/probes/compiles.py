@@ -46,6 +46,21 @@ class _Compiled:
     how: Mapping[str, Any]
     calls: list[tuple[bool, Any, Any, Any]] = field(default_factory=list)
     compiler: ClassVar[Any] = staticmethod(torch.compile)
+    _handle: Any = None
+    """Of the hook by which a module says that it is called."""
+
+    def listen(self) -> None:
+        """Note the calls of `made`, a module, until it is traced."""
+
+        def called(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self.called(args, kwargs)
+
+        hook = self.made.register_forward_pre_hook(called, with_kwargs=True)
+        self._handle = hook
+
+    def leave(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
 
     def called(self, args: Any, kwargs: Any) -> None:
         if len(self.calls) < _CALLS:
@@ -104,7 +119,7 @@ class Compiles(Probe):
         one = _Compiled(made, how)
         self._own.append(one)
         if isinstance(made, nn.Module):
-            self._hook(one, made)
+            one.listen()
             return compiled
 
         @functools.wraps(made)
@@ -114,20 +129,13 @@ class Compiles(Probe):
 
         return call
 
-    def _hook(self, one: _Compiled, module: nn.Module) -> None:
-        def called(_: nn.Module, args: Any, kwargs: Any) -> None:
-            one.called(args, kwargs)
-
-        module.register_forward_pre_hook(called, with_kwargs=True)
-
     def before(self, cfg: Any) -> None:
         self._asked = asked_of(cfg, self.request.device).get("compile")
 
     def built(self, training: Training) -> None:
         if self._asked:
-            model = training.runner.model
-            self._own = [_Compiled(model, {})]
-            self._hook(self._own[0], model)
+            self._own.append(_Compiled(training.runner.model, {}))
+            self._own[-1].listen()
 
     def after(self, training: Training) -> Iterator[Finding]:
         if any(one.calls for one in self._own):
@@ -144,9 +152,9 @@ def _traced(compiled: list[_Compiled], adapter: Any) -> list[Finding]:
     log = CompileLog()
     found: list[Finding] = []
     with adapter.update.autocast or nullcontext():
+        for one in compiled:  # one may be a part of another
+            one.leave()
         for one in compiled:
-            for hook in getattr(one.made, "_forward_pre_hooks", {}).copy():
-                del one.made._forward_pre_hooks[hook]
             found += one.traced()
     return [*found, *log.findings()]
 

@@ -23,15 +23,20 @@ _LONGEST = 1000
 
 
 class Fresh:
-    """What there was when it was made; `restore` makes it so again, as for a run that
-    begins in a new process."""
+    """What each had when `look` first saw it; `restore` makes it so again, as for a run
+    that begins in a new process."""
 
     def __init__(self) -> None:
-        self._held = [
-            (owner, name, value, deepcopy(value))
-            for owner in shared()
-            for name, value in numbers_of(owner)
-        ]
+        self._held: list[tuple[Shared, str, Any, Any]] = []
+        self._known: set[Shared] = set()
+        self.look()
+
+    def look(self) -> None:
+        """Note what the modules hold that were imported since."""
+        for owner in set(shared()) - self._known:
+            self._known.add(owner)
+            numbers = numbers_of(owner)
+            self._held += [(owner, n, value, deepcopy(value)) for n, value in numbers]
 
     def restore(self) -> None:
         for owner, name, value, begun in self._held:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -41,6 +41,7 @@ from devrun.rehearsal.check.resume import Updates, begins_late, differences
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
+Build = Callable[[], Training]
 MOST = 12
 """Things that break and are got past, one after another."""
 
@@ -67,11 +68,11 @@ def rehearse(request: Request, note: Notebook, seconds: float = 600.0) -> None:
         going.reduced = _shorten(cfg, request, note, probing, folder)
         for probe in probing:
             change(cfg, safely(note, probe.changes, cfg) or {})
-        fresh = Fresh()
-        first = _trained(cfg, request, note, probing, going, fresh)
+        build = partial(_built, cfg, request, Fresh())
+        first = _trained(cfg, build, note, probing, going)
         if request.resumes and first is not None and first.saved is not None:
             with note.stage("the resume"):
-                _resume(cfg, request, note, probing, going, fresh, first)
+                _resume(cfg, build, note, probing, going, first)
     note.done()
 
 
@@ -144,20 +145,14 @@ def import_modules(cfg: Any, grants: Grants, note: Notebook) -> None:
 
 
 def _trained(
-    cfg: Any,
-    request: Request,
-    note: Notebook,
-    probing: list[Probe],
-    going: GoesOn,
-    fresh: Fresh,
+    cfg: Any, build: Build, note: Notebook, probing: list[Probe], going: GoesOn
 ) -> Updates | None:
     """The updates of a whole run; what breaks is left out and it begins again."""
     for _ in range(MOST):
         training: Training | None = None
-        fresh.restore()
         try:
             with note.stage("the build"):
-                training = _built(cfg, request)
+                training = build()
             updates = Updates(training)
             with closing(training.runner):
                 training.runner.register_hook(updates)
@@ -217,33 +212,33 @@ def _follows(probing: list[Probe], error: Exception) -> bool:
     return any(one.follows(error) for one in probing)
 
 
-def _built(cfg: Any, request: Request) -> Training:
+def _built(cfg: Any, request: Request, fresh: Fresh) -> Training:
+    """The training of `cfg`, as a new process would build it."""
     trust = cfg.get("load_from") if request.grants.everything else None
-    return build_short(cfg, progress=False, allow_pickle=trust)
+    fresh.restore()
+    training = build_short(cfg, progress=False, allow_pickle=trust)
+    fresh.look()
+    return training
 
 
 def _resume(
     cfg: Any,
-    request: Request,
+    build: Build,
     note: Notebook,
     probing: list[Probe],
     going: GoesOn,
-    fresh: Fresh,
     first: Updates,
 ) -> None:
     """Go on from the middle of the first run, and lay the updates over its own."""
+    length = "max_epochs" if "max_epochs" in cfg["runner"] else "max_iters"
+    each = cfg["runner"][length] // 2
 
     def resumed(
-        carried: Mapping[Any, Any],
-        begun: Updates | None = first,
-        rounds: int = 2,
+        carried: Mapping[Any, Any], begun: Updates | None = first, rounds: int = 2
     ) -> Updates:
         cfg.merge_from_dict({"resume_from": begun and begun.saved})
-        by_epoch = "max_epochs" in cfg["runner"]
-        key, each = ("epochs", 1) if by_epoch else ("iters", request.steps)
-        cfg.merge_from_dict({f"runner.max_{key}": rounds * each})
-        fresh.restore()
-        training = _built(cfg, request)
+        cfg.merge_from_dict({f"runner.{length}": rounds * each})
+        training = build()
         second = Updates(training, begun, carried, rounds)
         with closing(training.runner), ExitStack() as watches:
             training.runner.register_hook(second)
