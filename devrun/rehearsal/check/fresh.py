@@ -1,4 +1,5 @@
-"""Numbers of the user's modules and classes, which a new process has as they begin."""
+"""Numbers of the user's modules, classes and functions, which a new process has as they
+begin."""
 
 from __future__ import annotations
 
@@ -7,16 +8,18 @@ from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
 from os.path import isabs
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from devrun.probes.sites import is_library, user_line
 
-Shared = Union[type, ModuleType]
-"""A class, or a file, whose values outlive a run."""
+Shared = Union[type, ModuleType, FunctionType]
+"""A class, a file or a function, whose values outlive a run."""
+_NAMED = (type, FunctionType)
 _HOLDERS = (list, dict, set, deque)
 _LONGEST = 1000
 """Parts of what is looked through; what is longer is data."""
@@ -40,9 +43,9 @@ class Fresh:
 
     def restore(self) -> None:
         for owner, name, value, begun in self._held:
-            if isinstance(value, Tensor):
+            if isinstance(value, (Tensor, np.ndarray)):
                 with torch.no_grad():
-                    value.copy_(begun)
+                    value[...] = begun
             elif isinstance(value, _HOLDERS):  # another module may hold it too
                 value.clear()
                 if isinstance(value, (list, deque)):
@@ -53,15 +56,14 @@ class Fresh:
 
 
 def shared() -> Iterator[Shared]:
-    """The user's modules and the classes in them."""
+    """The user's modules, and the classes and functions in them."""
     for module in list(sys.modules.values()):
         file = vars(module).get("__file__") or ""
         of_user = isabs(file) and user_line([(file, 0)])  # torch makes some of no file
         if of_user and not is_library(file):
             yield module
-            own = vars(module).values()
-            name = module.__name__
-            yield from (v for v in own if isinstance(v, type) and v.__module__ == name)
+            own = (v for v in vars(module).values() if isinstance(v, _NAMED))
+            yield from (one for one in own if one.__module__ == module.__name__)
 
 
 def numbers_of(owner: Shared) -> list[tuple[str, Any]]:
@@ -74,4 +76,5 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, _HOLDERS) and len(value) <= _LONGEST:
         parts = value.values() if isinstance(value, dict) else value
         return all(isinstance(one, (int, float, str, Tensor)) for one in parts)
-    return isinstance(value, (int, float)) or type(value) is Tensor
+    array = isinstance(value, np.ndarray) and value.dtype != object
+    return array or isinstance(value, (int, float)) or type(value) is Tensor

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from io import IOBase
 from itertools import chain
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Tuple
 
 import numpy as np
@@ -443,7 +443,8 @@ def _difference(
         for kind, at, name in keys
         if sure or at == _SHARED or (kind is type(dataset)) is of_data
     ]
-    of_class = (assigned(kind, name)[0] for kind, name in mine)
+    kinds = ((kind, n) for kind, n in mine if not isinstance(kind, FunctionType))
+    of_class = (assigned(kind, name)[0] for kind, name in kinds)
     files = (one for one, _ in _owners(training) if isinstance(one, ModuleType))
     of_files = (stored(one, name, "attr") for one in files for _, name in mine)
     lines = filter(None, chain(of_class, of_files))

@@ -1,5 +1,6 @@
 """Semi-supervised training whose counters stand outside of the model's attributes."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -25,13 +26,24 @@ class Rows(Dataset):
         return self.rows[i], self.labels[i]
 
 
+def warmed(loss):
+    """The loss, of which the first updates have less."""
+    warmed.calls += 1
+    return loss * min(1.0, warmed.calls / 50)
+
+
+warmed.calls = 0  # fault[cpu,cuda]: resume
+
+
 class Weight:
     seen = 0  # fault[cpu,cuda]: resume
+    counts = np.ones(4)  # fault[cpu,cuda]: resume
 
     @classmethod
     def of(cls, labels):
         cls.seen += len(labels)
-        return min(1.0, cls.seen / 100)
+        cls.counts += np.bincount(labels.cpu(), minlength=4)  # fault[cuda]: .cpu()
+        return min(1.0, cls.seen / 100) * cls.counts.min() / cls.counts.mean()
 
 
 @MODELS.register_module()
@@ -53,4 +65,5 @@ class Both(nn.Module):
         u = u.to(x.device)
         loss = F.cross_entropy(self.net(x), y) * Weight.of(y)
         loss = loss + self.net(u).square().mean() / STEP
+        loss = warmed(loss)
         return {"loss": loss, "log_vars": {"loss": loss.detach()}, "num_samples": len(x)}
