@@ -228,8 +228,8 @@ def placed(within: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 def tag_host(tensor: Tensor, host: Host) -> None:
-    is_known = host.what.startswith(GLOBAL) and born_of([tensor]) is not None
-    if tensor.is_cpu and not is_known:
+    says_less = host.site is None or host.what.startswith(GLOBAL)
+    if tensor.is_cpu and not (says_less and born_of([tensor]) is not None):
         PLACED.tag(tensor, host)
 
 
