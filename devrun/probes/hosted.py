@@ -27,6 +27,8 @@ from devrun.probes.origins import PLACED, Host
 from devrun.tensors import held, map_tensors, tensors_in
 from devrun.text import joined
 
+SPARSE = "layout torch.sparse_"
+"""In the words with which a device refuses one."""
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 _ENGINE = "_engine_run_backward"
 _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
@@ -47,6 +49,10 @@ MEANS = {
         "the device refuses it",
         "do it on the host, x.detach().cpu(), once in many updates, or with other "
         "operators",
+    ),
+    "sparse": (
+        "the device has dense tensors alone",
+        "x.to_dense() of it on the host; a mask of 0 and 1 in place of x.to_sparse()",
     ),
 }
 """Kind of what breaks -> what it means, and the remedy."""
@@ -72,7 +78,7 @@ class Hosted(TorchFunctionMode):
         try:
             out = func(*args, **kwargs)
         except _REFUSALS as error:
-            for kind, call in self._ways(func, args, kwargs):
+            for kind, call in self._ways(error, func, args, kwargs):
                 try:
                     out = call(func, args, kwargs)
                 except _REFUSALS:
@@ -85,9 +91,14 @@ class Hosted(TorchFunctionMode):
         self._born(_name(func), args, kwargs, out)
         return out
 
-    def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    def _ways(
+        self, error: Exception, func: Any, args: Any, kwargs: Any
+    ) -> Iterator[tuple[str, Any]]:
         if _name(func) == _PACK:
             yield "lengths", self._packed
+        if SPARSE in str(error):
+            yield "sparse", self._moved
+            yield "sparse", self._on_host
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
             yield MISMATCH, self._moved
@@ -120,6 +131,8 @@ class Hosted(TorchFunctionMode):
 
     def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = _to("cpu", (args, kwargs))
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "cpu"
         return _to(self._device, func(*args, **kwargs))
 
     def found(
@@ -128,6 +141,7 @@ class Hosted(TorchFunctionMode):
         """Note what was refused, and how what it was given was `born`, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
+        what = "a sparse tensor" if kind == "sparse" else what
         if born is not None:
             self._note.found(left_behind(born, site, _said(error)))
             return
@@ -240,7 +254,14 @@ def born_of(tensors: Iterable[Tensor]) -> Host | None:
 
 
 def _to(device: str, value: Any) -> Any:
-    return map_tensors(lambda tensor: tensor.to(device), value)
+    """`value` there, where no tensor is sparse."""
+
+    def move(tensor: Tensor) -> Tensor:
+        is_sparse = tensor.layout in (torch.sparse_coo, torch.sparse_csr)
+        dense = is_sparse and device != "cpu"
+        return (tensor.to_dense() if dense else tensor).to(device)
+
+    return map_tensors(move, value)
 
 
 def _changes(func: Any) -> bool:

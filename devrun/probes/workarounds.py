@@ -11,7 +11,7 @@ from devrun.errors import DevrunError, UnsupportedFeatureError, is_out_of_memory
 from devrun.place import KeyPath, dotted
 from devrun.probes import sites
 from devrun.probes.finding import MISMATCH, Finding
-from devrun.probes.hosted import MEANS
+from devrun.probes.hosted import MEANS, SPARSE
 from devrun.text import joined
 
 _NEEDED = ("model", "data", "loss", "runner")
@@ -59,6 +59,8 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
         kind, what = MISMATCH, mixed[1]
         meaning, remedy = MEANS[kind]
         why = f"{meaning}: {mixed[0]}"
+    elif SPARSE in str(error):
+        kind, what, remedy = "sparse", "a sparse tensor", MEANS["sparse"][1]
     changes = around(place.path) if place else None
     if isinstance(error, UnsupportedFeatureError) and _OWN_UPDATE.search(why):
         changes, kind, remedy = None, "own update", _ONE_UPDATE

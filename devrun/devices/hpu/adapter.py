@@ -19,7 +19,7 @@ from devrun.devices.capture import Finding
 from devrun.devices.compiling import compile_in_place
 from devrun.devices.eager import EagerAdapter
 from devrun.devices.hpu import environment, sdk
-from devrun.devices.hpu.fused import converted, fused_clip
+from devrun.devices.hpu.fused import converted, fused_clip, make_gradients_dense
 from devrun.devices.hpu.lazy import Generating, GraphedForward, Markers
 from devrun.devices.hpu.options import HPUOptions
 from devrun.devices.options import EagerOptions
@@ -170,6 +170,7 @@ class HPUAdapter(EagerAdapter):
         )
 
     def placed(self, model: StepModule, optimizer: Any) -> Any:
+        make_gradients_dense(model)
         move_together(model, optimizer, self.device, self.options)
         if self.options.mode == "compile":
             given = self.options.compile
@@ -181,7 +182,7 @@ class HPUAdapter(EagerAdapter):
         elif self.options.graphs:
             self._graph(model.module)
         # converted after the move: fused optimizers keep state on the device
-        return self._fused(model, optimizer) if self.options.fused else optimizer
+        return self._fused(optimizer) if self.options.fused else optimizer
 
     def frozen(self) -> Sequence[Finding]:
         """What of the host's state a graph froze, so far."""
@@ -196,12 +197,12 @@ class HPUAdapter(EagerAdapter):
         )
         self._undo.callback(self._graphed.remove)
 
-    def _fused(self, model: StepModule, optimizer: Any) -> Any:
+    def _fused(self, optimizer: Any) -> Any:
         if optimizer is None:
             return None
         if isinstance(optimizer, Mapping):
-            return {k: converted(self.sdk, o, model) for k, o in optimizer.items()}
-        return converted(self.sdk, optimizer, model)
+            return {k: converted(self.sdk, one) for k, one in optimizer.items()}
+        return converted(self.sdk, optimizer)
 
     def update_rule(self, policy: UpdatePolicy, model: StepModule) -> UpdateRule:
         update = super().update_rule(policy, model)

@@ -59,10 +59,18 @@ FUSED: Mapping[str, Fused] = {
 """Of torch.optim, by class name."""
 
 
-def converted(sdk: SDK, optimizer: Optimizer, model: nn.Module) -> Optimizer:
+def make_gradients_dense(model: nn.Module) -> None:
+    """Have embeddings make the same gradients dense: a Gaudi has no sparse tensors."""
+    for name, one in model.named_modules():
+        if isinstance(one, (nn.Embedding, nn.EmbeddingBag)) and one.sparse:
+            one.sparse = False
+            logger.info("hpu: %s makes dense gradients: there are no sparse ones", name)
+
+
+def converted(sdk: SDK, optimizer: Optimizer) -> Optimizer:
     """A fused optimizer with the same state; itself, and a log line, if none exists."""
     name = type(optimizer).__name__
-    reason = _obstacle(sdk, optimizer, model)
+    reason = _obstacle(sdk, optimizer)
     if reason is not None:
         logger.warning("hpu: optimizer %s stays as it is: %s", name, reason)
         for group in optimizer.param_groups:
@@ -75,13 +83,11 @@ def converted(sdk: SDK, optimizer: Optimizer, model: nn.Module) -> Optimizer:
     return made
 
 
-def _obstacle(sdk: SDK, optimizer: Optimizer, model: nn.Module) -> str | None:
+def _obstacle(sdk: SDK, optimizer: Optimizer) -> str | None:
     kind = type(optimizer)
     rule = FUSED.get(kind.__name__)
     if rule is None or kind is not getattr(torch.optim, kind.__name__, None):
         return "no fused optimizer does the same"
-    if any(getattr(module, "sparse", False) for module in model.modules()):
-        return f"{rule.name} takes no sparse gradients, as of nn.Embedding(sparse=True)"
     for group in optimizer.param_groups:
         for key, accepted in rule.only.items():
             if group.get(key, accepted) != accepted:

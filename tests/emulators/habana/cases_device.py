@@ -285,16 +285,19 @@ def test_ctc_takes_lengths_of_either_place():
         assert torch.allclose(loss.cpu(), expected)
 
 
-def test_a_sparse_tensor_is_printed():
-    assert "nnz=2" in repr(torch.eye(2, device=HPU).to_sparse())
-
-
 def test_layouts_that_the_device_lacks_are_refused_by_name():
     refused = raises(RuntimeError, match="aten::sparse_compressed_tensor.*sparse_csr")
     with refused:
         torch.eye(2, device=HPU).to_sparse_csr()
     with refused:
         torch.eye(2).to_sparse_csr().to("hpu")
+    with raises(NotImplementedError, match="_with_dims_and_tensors.*SparseHPU"):
+        torch.eye(2).to_sparse().to("hpu")
+    with raises(NotImplementedError, match="SparseHPU"):
+        torch.eye(2, device=HPU).to_sparse()
+    rows = torch.nn.Embedding(4, 2, sparse=True).to("hpu")
+    with raises(NotImplementedError, match="SparseHPU"):
+        rows(torch.zeros(2, dtype=torch.long, device=HPU)).sum().backward()
 
 
 def test_what_autograd_holds_outlives_a_circle_of_garbage():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch.optim import optimizer as optimizers
 
 from devrun.devices.emulation import use_emulators
@@ -47,6 +49,10 @@ _UNUSED = (
     "the program put nothing on a Gaudi: nothing of it was looked at",
     'model.to("hpu"), and the same for each batch',
 )
+_ROWS = (
+    "its gradients are sparse tensors, which the device has not",
+    "leave sparse=True out: the gradients have the same numbers",
+)
 _MARKS = ("mark_step", "flush by optimizer", "flush by graph replay")
 """What cuts the graph in each update; values that are read may cease to be."""
 
@@ -81,7 +87,8 @@ class HPUProgram(ProgramProbe):
         unlike = gpu_only(self._note, _DEVICE)
         compiles = compiling(self._note, self._emulator.report().mode == "lazy")
         placing = Substitutes(_DEVICE, tell, not ported)
-        with stepped, placing, repaired, unlike, compiles:
+        rows = _rows(nn.Embedding, self._note), _rows(nn.EmbeddingBag, self._note)
+        with stepped, placing, repaired, unlike, compiles, rows[0], rows[1]:
             yield
         if not ported:
             self._note.found(self._not_imported())
@@ -124,3 +131,17 @@ class HPUProgram(ProgramProbe):
             "updates: until then nothing runs, no memory is freed"
         )
         return Finding("slow", "no step mark", "mark_step", why, _MARK, self._site)
+
+
+def _rows(kind: type, note: Notebook) -> AbstractContextManager[Any]:
+    """Within, embeddings of `kind` whose gradients would be sparse have dense ones."""
+    build: Any = kind.__init__  # type: ignore[misc]
+
+    def built(rows: Any, *args: Any, **kwargs: Any) -> None:
+        build(rows, *args, **kwargs)
+        if rows.sparse:
+            rows.sparse = False
+            row = ("sparse", f"nn.{kind.__name__}", *_ROWS, here(2))
+            note.found(Finding("breaks", *row))
+
+    return patch.object(kind, "__init__", built)

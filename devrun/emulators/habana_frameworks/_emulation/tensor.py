@@ -18,9 +18,15 @@ from habana_frameworks._emulation.torch_private import make_wrapper as _make
 
 _strided = torch.strided
 _base_data: Any = Tensor.data
-_COMPRESSED = frozenset(
-    (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-)
+_SPARSE = {
+    torch.sparse_coo: "Could not run 'aten::_sparse_coo_tensor_with_dims_and_tensors' "
+    "with arguments from the 'SparseHPU' backend",
+    **dict.fromkeys(
+        (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc),
+        "aten::sparse_compressed_tensor is not yet supported on HPU",
+    ),
+}
+"""Layout that the device lacks -> what torch says of it there."""
 TRACED = Allocation(0)
 """The memory of stand-ins that a compiler traces with."""
 
@@ -69,7 +75,7 @@ class HpuTensor(Tensor):
 
     @property
     def bytes_on_host(self) -> int:
-        """Those of its elements; of a sparse one, as if it were dense."""
+        """Those of its elements."""
         return self._host.numel() * self._host.element_size()
 
     def data_ptr(self) -> int:
@@ -194,12 +200,10 @@ def wrap(host: Tensor, memory: Allocation | None = None) -> HpuTensor:
 
 
 def _wrap_special(host: Tensor, memory: Allocation | None) -> HpuTensor:
-    """`wrap` of a parameter, a sparse tensor, or a stand-in that a compiler made."""
-    if host.layout in _COMPRESSED:  # torch would end the process at the first gradient
-        raise RuntimeError(
-            f"aten::sparse_compressed_tensor is not yet supported on HPU: a tensor of "
-            f"layout {host.layout}"
-        )
+    """`wrap` of a parameter, or of a stand-in that a compiler made."""
+    if host.layout in _SPARSE:
+        text = f"{_SPARSE[host.layout]}: a tensor of layout {host.layout}"
+        raise NotImplementedError(text)
     options: dict[str, Any] = {"layout": host.layout}
     strided = host.layout is _strided
     if strided:
