@@ -54,6 +54,10 @@ _ANOMALY = (
     "each operator keeps its stack, and each gradient is looked at for a NaN",
     "leave it out once the NaN is found; --detect-anomaly does it for one run",
 )
+_EVALUATION = (
+    "updates go on so: dropout is off, and batch norms learn no statistics",
+    "model.train() behind what is done in evaluation mode",
+)
 _GROWS, _LOOKS = 3, 10
 """Updates over which what is kept must grow, of so many of a program's loop."""
 
@@ -281,6 +285,35 @@ class AnomalyMode(Probe):
             given(made, *args, **kwargs)
 
         return begin
+
+
+class StaysEvaluating(Probe):
+    """Finds who puts the model in evaluation mode and leaves it there."""
+
+    def built(self, training: Training) -> None:
+        self._model = training.runner.model
+        self._sites: set[str | None] = set()
+        """Lines since the model was last put in training mode."""
+        training.runner.register_hook(self)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        given: Any = nn.Module.train
+
+        def train(module: Any, mode: bool = True) -> Any:
+            if module is self._model and mode:
+                self._sites.clear()
+            elif module is self._model and sys._getframe(1).f_code.co_name != "train":
+                self._sites.add(sites.line_asking())  # who overrides `train` means it
+            return given(module, mode)
+
+        with patch.object(nn.Module, "train", train):
+            yield
+
+    def before_train_iter(self, runner: Run) -> None:
+        for site in filter(None, self._sites):
+            row = ("evaluation mode", "eval()", *_EVALUATION, site)
+            self.note.found(Finding("differs", *row))
 
 
 class LateParameters(Probe):

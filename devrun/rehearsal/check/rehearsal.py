@@ -34,6 +34,7 @@ from devrun.rehearsal.check.graph_faults import (
     AnomalyMode,
     KeptGraphs,
     LateParameters,
+    StaysEvaluating,
 )
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
@@ -80,7 +81,7 @@ def _probes(request: Request, note: Notebook) -> list[Probe]:
     """Those of the device, and in the first rehearsal those of every device."""
     kinds: list[type[Probe]] = [HardWired, KeptGraphs, LateParameters, Diverges]
     if request.first:
-        kinds += GradientsProbe, LastBatch, AnomalyMode
+        kinds += GradientsProbe, LastBatch, AnomalyMode, StaysEvaluating
     bring([request.device], request.grants)
     kinds += probes_of(request.device).of_config
     return [kind(request, note) for kind in kinds]
