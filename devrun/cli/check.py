@@ -12,7 +12,7 @@ from devrun.cli.flags import add_config_flags, read_config
 from devrun.cli.parser import LineParser, at_least, switch
 from devrun.config import check_config
 from devrun.errors import ConfigError
-from devrun.probes.kinds import is_program
+from devrun.probes.kinds import ends_flags, is_program
 from devrun.text import aligned, escape, parsed_size
 
 FOUND = 11
@@ -23,7 +23,7 @@ _KINDS = (*_KEPT, "activations", "gathered", "peak")
 
 def add_arguments(parser: LineParser) -> None:
     parser.usage = f"{parser.prog} [FLAGS] CONFIG | {parser.prog} [FLAGS] SCRIPT [...]"
-    parser.ends_at = is_program
+    parser.ends_at = ends_flags
     add = parser.add_argument
     add("config", metavar="CONFIG", help="what `devrun train` takes; or a program")
     add("--device", action="extend", type=_names, metavar="D", help="such as cpu,hpu")

@@ -37,6 +37,12 @@ def is_program(word: str) -> bool:
     return any(not _is_of_config(statement) for statement in tree.body)
 
 
+def ends_flags(word: str) -> bool:
+    """Whether what follows is a program's own: `word` is one, or cannot be read."""
+    path = Path(word)
+    return is_program(word) or (path.suffix == ".py" and _parsed(path) is None)
+
+
 def devices_of(script: str) -> list[str]:
     """Those whose SDK the program imports, itself or in modules beside it."""
     found: dict[str, None] = {}
