@@ -136,7 +136,7 @@ def _named_at(site: str, what: str) -> str:
     """`site`, or the line of its file that gave a name to what is used there."""
     file, _, line = site.rpartition(":")
     text = linecache.getline(file, int(line))
-    if _CUDA in text.lower() or what.startswith(_AMP):
+    if _CUDA in text.lower() or what.startswith((_AMP, ".type(")):
         return site
     name = re.compile(re.escape(what)) if what.startswith("torch.") else _LITERAL
     lines = enumerate(linecache.getlines(file), 1)
@@ -309,7 +309,10 @@ class Substitutes(TorchFunctionMode):
 
         def make(_: type, *args: Any, **kwargs: Any) -> Any:
             self._tell(f"torch.cuda.{kind}", "device")
-            return self._placed(self._moved(plain(*args, **kwargs)), kind)
+            made = plain(*args, **kwargs)
+            if all(isinstance(one, int) for one in args):
+                made.zero_()  # of a size only: what memory holds may not fit the device
+            return self._placed(self._moved(made), kind)
 
         return _Stand(kind, (), {"__new__": make, "plain": plain})
 

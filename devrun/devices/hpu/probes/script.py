@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -22,7 +23,7 @@ from devrun.probes.finding import Finding
 from devrun.probes.gpu_only import gpu_only
 from devrun.probes.hard_wired import Substitutes, telling
 from devrun.probes.hosted import hosted, placed
-from devrun.probes.kinds import devices_of
+from devrun.probes.kinds import devices_of, imported_by
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe
 from devrun.probes.sites import here
@@ -30,6 +31,7 @@ from devrun.probes.sites import here
 _UNMARKED = 3
 """Updates in one graph that no loop with marks comes to."""
 _DEVICE = "hpu"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _INSTEAD = {
     "cuda": 'x.to("hpu")',
     "module": "torch.hpu.NAME, or leave it out",
@@ -94,10 +96,10 @@ class HPUProgram(ProgramProbe):
             self._note.found(self._not_imported())
 
     def _not_imported(self) -> Finding:
-        lines = Path(self._script).read_text("utf-8", "replace").split("\n")
-        torch = ("import torch", "from torch")
-        first = (n for n, text in enumerate(lines, 1) if text.startswith(torch))
-        site = f"{self._script}:{next(first, 1)}"
+        tree = ast.parse(Path(self._script).read_bytes())
+        imports = (n for n in ast.walk(tree) if isinstance(n, _IMPORTS))
+        lines = (one.lineno for one in imports if "torch" in imported_by(one))
+        site = f"{self._script}:{min(lines, default=1)}"
         return Finding("breaks", "not imported", *_IMPORT, _CORE, site)
 
     def found(self) -> None:
