@@ -42,7 +42,7 @@ _REMEDIES = {
     "GradScaler": "leave it out, and optimizer_config: {precision: fp16} in the config",
 }
 _NOTHING: dict[str, Any] = {
-    **dict.fromkeys(("synchronize", "set_device", "set_stream", "init", "ipc_collect")),
+    **dict.fromkeys(("synchronize", "set_device", "init", "ipc_collect")),
     **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated")),
     **dict.fromkeys(("set_rng_state", "set_per_process_memory_fraction")),
     "get_rng_state": lambda *_: torch.get_rng_state(),
@@ -174,6 +174,7 @@ class Substitutes(TorchFunctionMode):
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
         for name, made in (
             ("stream", CLOCK.on),
+            ("set_stream", CLOCK.go_on_in),
             ("current_stream", lambda *_: CLOCK.current),
             ("default_stream", lambda *_: CLOCK.default),
         ):

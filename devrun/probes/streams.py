@@ -102,6 +102,10 @@ class Clock:
         """`torch.cuda.stream(stream)`; None changes nothing."""
         return self._on(stream) if isinstance(stream, Stream) else nullcontext()
 
+    def go_on_in(self, stream: Any) -> None:
+        """`torch.cuda.set_stream(stream)`."""
+        self.current = stream
+
     @contextmanager
     def _on(self, stream: Any) -> Any:
         before, self.current = self.current, stream

@@ -21,6 +21,13 @@ class Branches(nn.Module):
         h = self.one(x)
         if self.side is None:
             return self.out(h + self.two(h))
+        torch.cuda.set_stream(self.fetch)
+        half = h * 0.5  # fault[cuda]: race
+        # remedy: self.fetch.wait_stream(torch.cuda.default_stream()); half = h * 0.5
+        self.fetch.record_event()
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.cuda.current_stream().wait_stream(self.fetch)
+        h = h + half
         with torch.cuda.stream(self.fetch):
             shift = torch.linspace(0, 1, 16).to("cuda", non_blocking=True)
         self.side.wait_stream(torch.cuda.current_stream())
