@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 from torch.overrides import TorchFunctionMode
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from devrun.probes import sites
 from devrun.probes.births import GLOBAL, birth_of, built_at, hidden, tag_attributes
@@ -126,14 +127,14 @@ class Hosted(TorchFunctionMode):
         # what is changed in place stays where it is, and so does the change
         changed = _changes(func) and isinstance(args[0], Tensor)
         device = args[0].device.type if changed else self._device
-        args, kwargs = _to(device, (args, kwargs))
+        args, kwargs = to_device(device, (args, kwargs))
         return func(*args, **kwargs)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = _to("cpu", (args, kwargs))
+        args, kwargs = to_device("cpu", (args, kwargs))
         if kwargs.get("device") is not None:
             kwargs["device"] = "cpu"
-        return _to(self._device, func(*args, **kwargs))
+        return to_device(self._device, func(*args, **kwargs))
 
     def found(
         self, kind: str, func: Any, error: Exception, born: Host | None = None
@@ -203,8 +204,18 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         if tensor is not None and (born := built_at(device)) is not None:
             tag_host(tensor, born)
 
+    following: Any = _BaseDataLoaderIter.__next__
+
+    def next_batch(batches: Any) -> Any:
+        """What a loader gives is on the host, wherever its data set has it from."""
+        batch = following(batches)
+        for one in tensors_in(batch):
+            PLACED.forget(one)
+        return batch
+
     with ExitStack() as stack:
         stack.enter_context(register_module_forward_pre_hook(called))
+        stack.enter_context(patch.object(_BaseDataLoaderIter, "__next__", next_batch))
         stack.enter_context(register_module_parameter_registration_hook(registered))
         stack.enter_context(register_module_buffer_registration_hook(registered))
         # an emulator's own, which torch does not show to modes
@@ -253,7 +264,7 @@ def born_of(tensors: Iterable[Tensor]) -> Host | None:
     return next((one for one in found if isinstance(one, Host) and one.site), None)
 
 
-def _to(device: str, value: Any) -> Any:
+def to_device(device: str, value: Any) -> Any:
     """`value` there, where no tensor is sparse."""
 
     def move(tensor: Tensor) -> Tensor:

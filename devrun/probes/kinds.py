@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ SDKS = {
     for package in facts.packages
 }
 """Package of a vendor's SDK -> the device that it is for."""
+_DEVICE = re.compile("cuda|hpu|gpu|device|accelerat", re.IGNORECASE)
+_WORDS = ("id", "attr", "arg", "value", "module")
+"""Attributes of the nodes of a program that hold its names and texts."""
 _LARGEST = 1 << 22
 _DATA = (".yaml", ".yml", ".json", ".toml")
 _SECTIONS = ("model", "data", "optimizer", "runner")
@@ -45,19 +49,31 @@ def ends_flags(word: str) -> bool:
 
 def devices_of(script: str) -> list[str]:
     """Those whose SDK the program imports, itself or in modules beside it."""
-    found: dict[str, None] = {}
+    names = {name for tree in _trees(script) for name in imported_by(tree)}
+    return sorted({SDKS[name] for name in names if name in SDKS})
+
+
+def names_device(script: str) -> bool:
+    """Whether the program, or a module beside it, says anything of a device.
+
+    What does not can put nothing on one.
+    """
+    nodes = (node for tree in _trees(script) for node in ast.walk(tree))
+    words = (str(getattr(node, key, "")) for node in nodes for key in _WORDS)
+    return any(_DEVICE.search(word) for word in words if " " not in word)
+
+
+def _trees(script: str) -> Iterator[ast.Module]:
+    """Of the program, and of the modules beside it that it imports."""
     waiting, seen = [Path(script)], set()
     while waiting:
         path = waiting.pop()
         seen.add(path)
         tree = _parsed(path)
-        for name in imported_by(tree) if tree is not None else ():
-            if name in SDKS:
-                found[SDKS[name]] = None
-            beside = Path(script).parent / f"{name}.py"
-            if beside not in seen and beside.is_file():
-                waiting.append(beside)
-    return sorted(found)
+        if tree is not None:
+            yield tree
+            beside = (path.parent / f"{name}.py" for name in imported_by(tree))
+            waiting += [one for one in beside if one not in seen and one.is_file()]
 
 
 def _parsed(path: Path) -> ast.Module | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from devrun.probes.finding import Finding
 from devrun.probes.gpu_only import gpu_only
 from devrun.probes.hard_wired import Substitutes, telling
 from devrun.probes.hosted import hosted, placed
-from devrun.probes.kinds import devices_of, imported_by
+from devrun.probes.kinds import devices_of, imported_by, names_device
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import ProgramProbe
 from devrun.probes.sites import here
+from devrun.probes.unplaced import led
 
 _UNMARKED = 3
 """Updates in one graph that no loop with marks comes to."""
@@ -90,7 +91,9 @@ class HPUProgram(ProgramProbe):
         compiles = compiling(self._note, self._emulator.report().mode == "lazy")
         placing = Substitutes(_DEVICE, tell, not ported)
         rows = _rows(nn.Embedding, self._note), _rows(nn.EmbeddingBag, self._note)
-        with stepped, placing, repaired, unlike, compiles, rows[0], rows[1]:
+        plain = not names_device(self._script)
+        leading = led(_DEVICE, self._note) if plain else nullcontext()
+        with stepped, placing, repaired, unlike, compiles, rows[0], rows[1], leading:
             yield
         if not ported:
             self._note.found(self._not_imported())
