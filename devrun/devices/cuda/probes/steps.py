@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
+from devrun.devices.cuda.probes.kernels import WholeProducts, Widened
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
 from devrun.devices.cuda.probes.races import Races
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
@@ -55,6 +56,7 @@ class Steps(Probe):
             self.syncs,
             Mismatches(self.origins, self.updating),
             Races(self.updating),
+            WholeProducts(),
             self.precision,
         ]
         self.updates = 0
@@ -85,6 +87,9 @@ class Steps(Probe):
         adapter.to_device = lambda batch: self.copied(move(batch))
         runner.register_hook(self)
         runner.register_hook(_Ends(self))
+
+    def getting_past(self) -> AbstractContextManager[Any]:
+        return Widened()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
