@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from devrun.config.tree import inside
-from devrun.devices.cuda.probes.kernels import WholeProducts, Widened
+from devrun.devices.cuda.probes.kernels import Deterministic, WholeProducts, Widened
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
 from devrun.devices.cuda.probes.races import Races
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
@@ -52,11 +52,13 @@ class Steps(Probe):
         self.origins = PLACED
         self.syncs = Syncs(self.origins, self.updating)
         self.precision = Precision()
+        self._deterministic = Deterministic()
         self.judges: list[Judge] = [
             self.syncs,
             Mismatches(self.origins, self.updating),
             Races(self.updating),
             WholeProducts(),
+            self._deterministic,
             self.precision,
         ]
         self.updates = 0
@@ -87,6 +89,9 @@ class Steps(Probe):
         adapter.to_device = lambda batch: self.copied(move(batch))
         runner.register_hook(self)
         runner.register_hook(_Ends(self))
+
+    def throughout(self) -> AbstractContextManager[Any]:
+        return self._deterministic.asked()
 
     def getting_past(self) -> AbstractContextManager[Any]:
         return Widened()
