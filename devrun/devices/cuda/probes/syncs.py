@@ -137,7 +137,7 @@ class Syncs(Judge):
         if op.name == "copy_":  # to the host
             mine, given = map(self._origins.of, op.inputs[:2])
             return isinstance(mine, Host) and given is DEVICE
-        return op.name in _REMEDIES and self._origins.on_device(op.inputs[0])
+        return op.name in _REMEDIES and self._origins.once_mended(op.inputs[0])
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""
