@@ -124,12 +124,12 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
             (around, vars(around), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
-                modules = hidden(value) if values is own else []
+                modules = hidden(value) if label == GLOBAL or values is own else []
                 tensors = [*held(value), *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
-                remedy = _AS_MODULES if modules else usual
+                remedy = _AS_MODULES if modules and values is own else usual
                 if values is own and is_module and isinstance(value, Tensor):
                     kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER
                     remedy = kept.replace("...", _assigned(line))
