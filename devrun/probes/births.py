@@ -121,7 +121,7 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         for holder, values, label, usual in (
             (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
             (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
-            (around, vars(around), GLOBAL, _AS_GLOBAL),
+            (around, _whole(vars(around)), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
                 modules = hidden(value) if label == GLOBAL or values is own else []
@@ -135,6 +135,14 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def _whole(values: dict[str, Any]) -> dict[str, Any]:
+    """Those that are no part of a module among them, as what a loop leaves is."""
+    modules = [one for one in values.values() if isinstance(one, nn.Module)]
+    inner = ((one, (*one.modules(), *one.parameters())) for one in modules)
+    parts = {id(part) for one, each in inner for part in each if part is not one}
+    return {name: one for name, one in values.items() if id(one) not in parts}
 
 
 def attributes(owner: Any) -> dict[str, Any]:
