@@ -57,6 +57,7 @@ _REMEDIES = {
     "normal": "mean + std * torch.randn_like(std)",
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
+    **dict.fromkeys(("masked_fill", "masked_fill_"), "torch.where(mask, value, x)"),
     "_ctc_loss": "lengths as tuples of ints, or that no batch takes to the device",
     "_linalg_check_errors": "torch.linalg's function with the ending _ex",
     **dict.fromkeys(
@@ -133,6 +134,8 @@ class Syncs(Judge):
             return op.kwargs.get("output_size") is None
         if op.name == "normal":  # it looks for a deviation below 0
             return any(map(self._origins.on_device, op.args[1:2]))
+        if op.name in ("masked_fill", "masked_fill_"):  # by a number of the device
+            return self._origins.on_device(op.args[2])
         if op.name == "_ctc_loss":  # but cuDNN's, which takes targets of 32 bits
             lengths = map(self._origins.on_device, op.args[2:4])
             return op.args[1].dtype != torch.int32 and any(lengths)
