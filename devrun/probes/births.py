@@ -38,6 +38,7 @@ _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 GLOBAL = "the global "
 _AS_GLOBAL = "NAME.to(...) where it is used, or a buffer of it"
+_SAMPLE = "x.to(device) of what is read there: only the batches of a run are moved"
 _AS_MODULES = "nn.ModuleList, ModuleDict or ParameterList of it, which is moved"
 
 
@@ -59,7 +60,7 @@ def birth_of(
     if known := next(beside, None):
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         remedy = with_argument(line, name, f"{known}.device") or remedy
-    return Host(f"torch.{name}", sites.here(2), remedy)
+    return _sample() or Host(f"torch.{name}", sites.here(2), remedy)
 
 
 def built_on_host() -> Host | None:
@@ -67,7 +68,14 @@ def built_on_host() -> Host | None:
     if _device.CURRENT_DEVICE is not None or asking() is None:
         return None
     remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
-    return Host("torch.Tensor", sites.here(2), remedy)
+    return _sample() or Host("torch.Tensor", sites.here(2), remedy)
+
+
+def _sample() -> Host | None:
+    """Where a sample is read that is being made, if the user's code reads it: a data
+    set makes its own on the host."""
+    site = sites.asking_data_set()
+    return Host("a sample", site, _SAMPLE) if site else None
 
 
 def built_at(device: str) -> Host | None:

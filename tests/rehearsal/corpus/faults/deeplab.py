@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from devrun.hooks import HOOKS, Hook
 from devrun.registry import DATASETS, LOSSES, MODELS
@@ -66,8 +66,12 @@ class DiceAndEntropy(nn.Module):
 
 @HOOKS.register_module()
 class MeanIoU(Hook):
+    def before_run(self, runner):
+        self.loader = DataLoader(Streets(), batch_size=4)
+
     def after_train_iter(self, runner):
-        image, labels = runner.data_batch
+        image, labels = next(iter(self.loader))  # fault[cuda]: device mismatch
+        # remedy: image, labels = runner.data_batch
         with torch.no_grad():
             out = runner.model.eval()(image).argmax(1)
         runner.model.train()
