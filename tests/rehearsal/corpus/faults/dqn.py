@@ -50,7 +50,14 @@ class Agent(nn.Module):
         # remedy: return torch.tensor([[random.randrange(self.actions)] for _ in range(len(state))], device=state.device)
 
     def train_step(self, data, optimizer):
-        state, reward, after, done = data
+        drawn = torch.randperm(len(data[0]))
+        order = drawn.to(data[0].device)
+        state, reward, after, done = (one[order] for one in data)
+        self.replayed = drawn.tolist()  # it is on the host still
+        # https://theneuralbase.com/pytorch/learn/beginner/tensor-device-cpu-vs-cuda
+        weight = torch.linspace(1.0, 0.5, len(state))[:, None]  # fault[cuda]: device mismatch
+        # remedy: weight = torch.linspace(1.0, 0.5, len(state), device=state.device)[:, None]
+        weight.to(state.device)
         action = self.act(state)
         q = self.policy(state).gather(1, action)
         value = torch.zeros(len(state))  # fault[cuda]: device mismatch
@@ -58,7 +65,8 @@ class Agent(nn.Module):
         with torch.no_grad():
             value[~done] = self.target(after[~done]).max(1).values  # fault[cuda]: x[mask]
             # remedy: value = self.target(after).max(1).values * ~done
-        loss = F.smooth_l1_loss(q, (reward + self.gamma * value).unsqueeze(1))
+        goal = (reward + self.gamma * value).unsqueeze(1)
+        loss = (weight * F.smooth_l1_loss(q, goal, reduction="none")).mean()
         optimizer.zero_grad()
         loss.backward()
         for p in self.policy.parameters():
