@@ -26,7 +26,6 @@ class Boxes(Dataset):
 
 
 def draw_heat(boxes, kinds, many, size):
-    # https://github.com/xingyizhou/CenterNet draws in the data set; here it moved into the model
     heat = torch.zeros(len(boxes), many, size, size)  # fault[cuda]: device mismatch
     # remedy: heat = torch.zeros(len(boxes), many, size, size, device=boxes.device)
     for b, row in enumerate(boxes):

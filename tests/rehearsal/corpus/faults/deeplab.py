@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset
 from devrun.hooks import HOOKS, Hook
 from devrun.registry import DATASETS, LOSSES, MODELS
 
-# https://discuss.pytorch.org/t/weights-in-weighted-loss-nn-crossentropyloss/69514
 CRITERION = nn.CrossEntropyLoss(weight=torch.FloatTensor([0.2, 1.0, 2.0]), ignore_index=255)  # fault[cuda]: device mismatch
 # remedy: CRITERION = nn.CrossEntropyLoss(ignore_index=255)
 

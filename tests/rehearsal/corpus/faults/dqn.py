@@ -45,7 +45,6 @@ class Agent(nn.Module):
         self.steps += 1
         if random.random() > chance:
             return self.policy(state).argmax(1, keepdim=True)
-        # https://pytorch.org/tutorials/intermediate/reinforcement_q_learning.html, without its device
         return torch.tensor([[random.randrange(self.actions)] for _ in range(len(state))])  # fault[cuda]: device mismatch
         # remedy: return torch.tensor([[random.randrange(self.actions)] for _ in range(len(state))], device=state.device)
 
@@ -54,7 +53,6 @@ class Agent(nn.Module):
         order = drawn.to(data[0].device)
         state, reward, after, done = (one[order] for one in data)
         self.replayed = drawn.tolist()  # it is on the host still
-        # https://theneuralbase.com/pytorch/learn/beginner/tensor-device-cpu-vs-cuda
         weight = torch.linspace(1.0, 0.5, len(state))[:, None]  # fault[cuda]: device mismatch
         # remedy: weight = torch.linspace(1.0, 0.5, len(state), device=state.device)[:, None]
         weight.to(state.device)
@@ -76,7 +74,6 @@ class Agent(nn.Module):
             mine.data.mul_(0.99).add_(theirs.data, alpha=0.01)
         self.rewards.append(reward.mean())
         self.recent.append(loss.detach())
-        # https://stackoverflow.com/questions/53900910
         average = np.mean(list(self.recent))  # fault[cuda]: numpy on the device
         # remedy: average = torch.stack(list(self.recent)).mean()
         return {"loss": loss.detach(), "log_vars": {"average": average}, "num_samples": len(state)}

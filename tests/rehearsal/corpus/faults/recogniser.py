@@ -37,7 +37,6 @@ class SpecAugment:
             row[start : start + width] = row.mean().item()  # fault[cuda]: .item()
             # remedy: row[start : start + width] = row.mean()
         quiet = torch.rand(x.shape[:2], device=x.device) < 0.05
-        # https://github.com/pytorch/pytorch/pull/190512
         return x.masked_fill(quiet[..., None], x.min())  # fault[cuda]: host sync
         # remedy: return torch.where(quiet[..., None], x.min(), x)
 
@@ -54,7 +53,6 @@ class Recogniser(nn.Module):
         self.texts = []
 
     def features(self, wave):
-        # https://github.com/pytorch/pytorch/issues/30865
         window = torch.hann_window(64)  # fault[cuda]: device mismatch
         # remedy: window = torch.hann_window(64, device=wave.device)
         spec = torch.stft(wave, 64, 32, window=window, return_complex=True).abs().pow(2)
