@@ -38,6 +38,7 @@ _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 GLOBAL = "the global "
 _AS_GLOBAL = "NAME.to(...) where it is used, or a buffer of it"
+_SAMPLE = "x.to(device) of what is read there: only the batches of a run are moved"
 _AS_MODULES = "nn.ModuleList, ModuleDict or ParameterList of it, which is moved"
 
 
@@ -59,7 +60,7 @@ def birth_of(
     if known := next(beside, None):
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         remedy = with_argument(line, name, f"{known}.device") or remedy
-    return Host(f"torch.{name}", sites.here(2), remedy)
+    return _sample() or Host(f"torch.{name}", sites.here(2), remedy)
 
 
 def built_on_host() -> Host | None:
@@ -67,7 +68,14 @@ def built_on_host() -> Host | None:
     if _device.CURRENT_DEVICE is not None or asking() is None:
         return None
     remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
-    return Host("torch.Tensor", sites.here(2), remedy)
+    return _sample() or Host("torch.Tensor", sites.here(2), remedy)
+
+
+def _sample() -> Host | None:
+    """Where a sample is read that is being made, if the user's code reads it: a data
+    set makes its own on the host."""
+    site = sites.asking_data_set()
+    return Host("a sample", site, _SAMPLE) if site else None
 
 
 def built_at(device: str) -> Host | None:
@@ -121,20 +129,28 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         for holder, values, label, usual in (
             (kind, own, f"{kind.__name__}.", _IN_LISTS if is_module else _AS_GLOBAL),
             (kind, vars(kind), f"{kind.__name__}.", _AS_BUFFER),
-            (around, vars(around), GLOBAL, _AS_GLOBAL),
+            (around, _whole(vars(around)), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
-                modules = hidden(value) if values is own else []
+                modules = hidden(value) if label == GLOBAL or values is own else []
                 tensors = [*held(value), *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
-                remedy = _AS_MODULES if modules else usual
+                remedy = _AS_MODULES if modules and values is own else usual
                 if values is own and is_module and isinstance(value, Tensor):
                     kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def _whole(values: dict[str, Any]) -> dict[str, Any]:
+    """Those that are no part of a module among them, as what a loop leaves is."""
+    modules = [one for one in values.values() if isinstance(one, nn.Module)]
+    inner = ((one, (*one.modules(), *one.parameters())) for one in modules)
+    parts = {id(part) for one, each in inner for part in each if part is not one}
+    return {name: one for name, one in values.items() if id(one) not in parts}
 
 
 def attributes(owner: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch.utils.data._utils import pin_memory
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
-from devrun.probes.origins import DEVICE, ON_HOST, PLACED
+from devrun.probes.origins import DEVICE, ON_HOST, PLACED, Host
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
 from devrun.probes.streams import CLOCK, Event, Idle, Stream
@@ -262,6 +262,8 @@ class Substitutes(TorchFunctionMode):
         if isinstance(made, Tensor):
             self._judged(made, name)
             if self._available:
+                if isinstance(PLACED.of(made), Host):  # there it is another tensor
+                    made = made.clone()
                 PLACED.tag(made, DEVICE)
             if CLOCK.active:
                 CLOCK.write([made], sites.line_asking())

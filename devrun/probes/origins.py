@@ -44,6 +44,7 @@ class Origins:
     def __init__(self) -> None:
         # a weak reference keeps the address from being given to another storage
         self._of: dict[int, tuple[StorageWeakRef, Host | Device]] = {}
+        self._blamed: set[Host] = set()
 
     def tag(self, tensor: Tensor, where: Host | Device) -> None:
         storage = storage_of(tensor)
@@ -64,6 +65,20 @@ class Origins:
 
     def on_device(self, tensor: Any) -> bool:
         return isinstance(tensor, Tensor) and self.of(tensor) is DEVICE
+
+    def blame(self, host: Host) -> None:
+        """It is told that this one is to be on the device; see `once_mended`."""
+        if host.site:
+            self._blamed.add(host)
+
+    def is_blamed(self, host: Host) -> bool:
+        return host in self._blamed
+
+    def once_mended(self, tensor: Any) -> bool:
+        """Whether it is on the device, or will be once what was told is mended: what
+        is computed of such a tensor goes there with it."""
+        where = self.of(tensor) if isinstance(tensor, Tensor) else None
+        return where is DEVICE or where in self._blamed
 
     def sweep(self) -> None:
         """Drop the tags of what is freed."""

@@ -123,6 +123,16 @@ def in_data_set() -> bool:
     return any(isinstance(one.f_locals.get("self"), Dataset) for one in frames)
 
 
+def asking_data_set() -> str | None:
+    """The user's line that asks for the sample that a data set makes; None: none."""
+    asks = None
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        reads = frame.f_code.co_name == "__getitem__"
+        if reads and isinstance(frame.f_locals.get("self"), Dataset):
+            asks = frame.f_back
+    return asks and of_frame(asks)
+
+
 def line_asking() -> str | None:
     """The user's line that asked; None where devrun asked by itself."""
     return None if asking() is None else here(2)

@@ -147,6 +147,7 @@ def decides(owner: type, name: str) -> bool:
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.BinOp) and issubclass(owner, nn.Module):
             sides = [] if isinstance(node.op, ast.Mod) else [node.left, node.right]
+        sides = [getattr(one, "operand", one) for one in sides]  # `-self.name / 200`
         if id(node) not in own and any(_loads(side, name) for side in sides):
             return True
     return False

@@ -59,6 +59,7 @@ class Mismatches(Judge):
             number = not tensor.dim() and not (changes and tensor is op.inputs[0])
             if site and not number and not any(tensor is one for one in indexes):
                 at = "" if host.site == site else f" at {site}"
+                self._origins.blame(host)
                 met = self._met.setdefault(host, (op.call.strip("_") or op.name) + at)
                 why = f"it stays on the host, and {met} takes tensors of one device"
                 remedy = host.remedy or "keep it on the device: leave the copy out"

@@ -57,6 +57,8 @@ _REMEDIES = {
     "normal": "mean + std * torch.randn_like(std)",
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
+    **dict.fromkeys(("masked_fill", "masked_fill_"), "torch.where(mask, value, x)"),
+    "_ctc_loss": "lengths as tuples of ints, or that no batch takes to the device",
     "_linalg_check_errors": "torch.linalg's function with the ending _ex",
     **dict.fromkeys(
         ("_linalg_eigh", "linalg_eig", "linalg_eigvals", "_linalg_svd", "linalg_pinv"),
@@ -132,12 +134,17 @@ class Syncs(Judge):
             return op.kwargs.get("output_size") is None
         if op.name == "normal":  # it looks for a deviation below 0
             return any(map(self._origins.on_device, op.args[1:2]))
+        if op.name in ("masked_fill", "masked_fill_"):  # by a number of the device
+            return self._origins.on_device(op.args[2])
+        if op.name == "_ctc_loss":  # but cuDNN's, which takes targets of 32 bits
+            lengths = map(self._origins.on_device, op.args[2:4])
+            return op.args[1].dtype != torch.int32 and any(lengths)
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
         if op.name == "copy_":  # to the host
             mine, given = map(self._origins.of, op.inputs[:2])
             return isinstance(mine, Host) and given is DEVICE
-        return op.name in _REMEDIES and self._origins.on_device(op.inputs[0])
+        return op.name in _REMEDIES and self._origins.once_mended(op.inputs[0])
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""

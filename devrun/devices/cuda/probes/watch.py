@@ -39,13 +39,15 @@ _FIRST = ("aten::_pack_padded_sequence", "aten::_pad_packed_sequence")
 
 @dataclass(frozen=True)
 class Op:
-    """One operator of torch's with a tensor that would be on the device.
+    """One operator of torch's with a tensor that would be on the device, or will be
+    once what was told is mended.
 
     Attributes:
         name: without namespace and overload: `index_put_`.
         call: the function or method of torch's that asked for it, if one did.
         inputs: its tensors, those in lists too.
-        hosts: those of `inputs` that would be on the host, with how they came to be.
+        hosts: those of `inputs` that would be on the host, with how they came to be;
+            empty where all of them are.
         autocast: whether the call was made under autocast.
     """
 
@@ -155,7 +157,7 @@ class Calls(TorchFunctionMode):
 
     def _reads(self, name: str, tensors: Iterable[Tensor]) -> None:
         """The call `name` reads all of them, one by one."""
-        if not self.quiet and any(map(self._origins.on_device, tensors)):
+        if not self.quiet and any(map(self._origins.once_mended, tensors)):
             self._tell(name)
             self.quiet = True
             CLOCK.wait()
@@ -231,10 +233,12 @@ class Operators(TorchDispatchMode):
         given = zip(inputs, where)
         hosts = [(one, host) for one, host in given if isinstance(host, Host)]
         on_device = DEVICE in where
-        if on_device and not self._calls.quiet:
+        mended = any(self._origins.is_blamed(host) for _, host in hosts)
+        if (on_device or mended) and not self._calls.quiet:
             name = func._schema.name.rpartition("::")[2]
             call, cast = self._calls.name, self._calls.autocast
-            op = Op(name, call, args, kwargs, inputs, hosts, cast)
+            mixed = hosts if on_device else []
+            op = Op(name, call, args, kwargs, inputs, mixed, cast)
             for judge in self._judges:
                 judge.operator(op)
         for judge in self._judges if CLOCK.active else ():
