@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -33,6 +34,8 @@ _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
+_MAY_STAY = re.compile(r"__(get|set)item__|index_put_?|ctc_loss")
+"""Functions that take some of their tensors from the host too."""
 MEANS = {
     MISMATCH: (
         "a tensor of the host meets one of the device",
@@ -72,25 +75,29 @@ class Hosted(TorchFunctionMode):
         try:
             out = func(*args, **kwargs)
         except _REFUSALS as error:
-            for kind, call in self._ways(func, args, kwargs):
+            for kind, way in self._ways(func, args, kwargs):
                 try:
-                    out = call(func, args, kwargs)
+                    given, named = way(args, kwargs)
+                    # here, as who asks is below the function of a mode
+                    out = func(*given, **named)
+                    if kind == "refused":
+                        out = _to(self._device, out)
                 except _REFUSALS:
                     continue
-                hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                born = born_of(hosts) if kind == MISMATCH else None
-                self.found(kind, func, error, born)
+                births = _births(func, args, kwargs) if kind == MISMATCH else ()
+                self.found(kind, func, error, births)
                 return out
             raise
         self._born(_name(func), args, kwargs, out)
         return out
 
     def _ways(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """Kind of what is refused, and what gives the arguments to try it with."""
         if _name(func) == _PACK:
             yield "lengths", self._packed
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
-            yield MISMATCH, self._moved
+            yield MISMATCH, partial(self._moved, func)
         # what changes its operand would change a copy of it
         if self._device in places and not _changes(func):
             yield "refused", self._on_host
@@ -107,29 +114,28 @@ class Hosted(TorchFunctionMode):
     def _on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.device.type == self._device
 
-    def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _packed(self, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args
-        return func(padded, lengths.cpu(), *rest)
+        return (padded, lengths.cpu(), *rest), kwargs
 
     def _moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         # what is changed in place stays where it is, and so does the change
         changed = _changes(func) and isinstance(args[0], Tensor)
         device = args[0].device.type if changed else self._device
-        args, kwargs = _to(device, (args, kwargs))
-        return func(*args, **kwargs)
+        return _to(device, (args, kwargs))
 
-    def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = _to("cpu", (args, kwargs))
-        return _to(self._device, func(*args, **kwargs))
+    def _on_host(self, args: Any, kwargs: Any) -> Any:
+        return _to("cpu", (args, kwargs))
 
     def found(
-        self, kind: str, func: Any, error: Exception, born: Host | None = None
+        self, kind: str, func: Any, error: Exception, births: Sequence[Host] = ()
     ) -> None:
-        """Note what was refused, and how what it was given was `born`, if known."""
+        """Note what was refused, and how what it was given came to be, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
-        if born is not None:
+        for born in births:
             self._note.found(left_behind(born, site, _said(error)))
+        if births:
             return
         if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
             return  # as in a run before this one
@@ -237,6 +243,13 @@ def born_of(tensors: Iterable[Tensor]) -> Host | None:
     """How the first of them that is known came to stay on the host, and where."""
     found = (PLACED.of(one) for one in tensors if one.is_cpu)
     return next((one for one in found if isinstance(one, Host) and one.site), None)
+
+
+def _births(func: Any, args: Any, kwargs: Any) -> list[Host]:
+    """How the tensors came to stay on the host that a call may not have there."""
+    hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
+    found = [born for one in hosts if (born := born_of([one])) is not None]
+    return found[:1] if _MAY_STAY.fullmatch(_name(func)) else found
 
 
 def _to(device: str, value: Any) -> Any:
