@@ -286,7 +286,9 @@ def _final_loss(recorder: Recorder, result: Any) -> int:
         final = [slot for slot in numbers if slot is not None]
         if not final:
             raise error
-        refuse(error, "loss", recorder.training)
+        nodes = recorder.tape.nodes
+        made = [n.stack for n in nodes if final[-1] in dict(n.writes).values()]
+        refuse(error, "loss", recorder.training, made[-1] if made else None)
         return final[-1]
     if len(final) > 1:
         error = Error(
