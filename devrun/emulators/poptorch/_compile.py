@@ -267,7 +267,7 @@ def _updates_statistics(recorder: Recorder) -> bool:
 
 def _final_loss(recorder: Recorder, result: Any) -> int:
     """The one loss that no other loss is made from; where it is got past that there is
-    none, the last number that forward returns.
+    none, the last number that forward returns, or tensor.
 
     Raises:
         Error: None, or several.
@@ -282,8 +282,9 @@ def _final_loss(recorder: Recorder, result: Any) -> int:
             "Couldn't find a loss in graph! A training model needs one: a loss "
             "function of torch, or poptorch.identity_loss."
         )
-        numbers = [recorder.slot_of(one) for one in tensors_in(result) if _is_loss(one)]
-        final = [slot for slot in numbers if slot is not None]
+        given = [one for one in tensors_in(result) if one.requires_grad]
+        numbers = [one for one in given if one.dim() == 0] or given
+        final = [s for s in map(recorder.slot_of, numbers) if s is not None]
         if not final:
             raise error
         nodes = recorder.tape.nodes
@@ -299,11 +300,6 @@ def _final_loss(recorder: Recorder, result: Any) -> int:
             place = recorder.detour.places.get(slot, ())
             refuse(error, "loss", recorder.training, place)
     return final[-1]
-
-
-def _is_loss(tensor: torch.Tensor) -> bool:
-    """Whether a backward pass could begin at it."""
-    return tensor.dim() == 0 and tensor.requires_grad
 
 
 def _note_other_loss(nodes: Sequence[Node], loss: int, returned: list[int]) -> None:
