@@ -139,7 +139,8 @@ class Counts:
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return
-        every = (one for each in self._compiled for one in each)
+        # until the first is over all graphs are new, also those of no update
+        every = (one for each in self._compiled[1:] for one in each)
         causes = [one for one in every if one[0].startswith("shape")]
         for what, place in causes:  # one shape brings about the next
             for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
