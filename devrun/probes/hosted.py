@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -36,6 +37,8 @@ _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
+_MAY_STAY = re.compile(r"__(get|set)item__|index_put_?|ctc_loss")
+"""Functions that take some of their tensors from the host too."""
 MEANS = {
     MISMATCH: (
         "a tensor of the host meets one of the device",
@@ -79,14 +82,17 @@ class Hosted(TorchFunctionMode):
         try:
             out = func(*args, **kwargs)
         except _REFUSALS as error:
-            for kind, call in self._ways(error, func, args, kwargs):
+            for kind, way in self._ways(error, func, args, kwargs):
                 try:
-                    out = call(func, args, kwargs)
+                    given, named = way(args, kwargs)
+                    # here, as who asks is below the function of a mode
+                    out = func(*given, **named)
+                    if kind in ("refused", "sparse"):
+                        out = to_device(self._device, out)
                 except _REFUSALS:
                     continue
-                hosts = (one for one in tensors_in((args, kwargs)) if one.dim())
-                born = born_of(hosts) if kind == MISMATCH else None
-                self.found(kind, func, error, born)
+                births = _births(func, args, kwargs) if kind == MISMATCH else ()
+                self.found(kind, func, error, births)
                 return out
             raise
         self._born(_name(func), args, kwargs, out)
@@ -95,14 +101,15 @@ class Hosted(TorchFunctionMode):
     def _ways(
         self, error: Exception, func: Any, args: Any, kwargs: Any
     ) -> Iterator[tuple[str, Any]]:
+        """Kind of what is refused, and what gives the arguments to try it with."""
         if _name(func) == _PACK:
             yield "lengths", self._packed
         if SPARSE in str(error):
-            yield "sparse", self._moved
+            yield "sparse", partial(self._moved, func)
             yield "sparse", self._on_host
         places = {tensor.device.type for tensor in tensors_in((args, kwargs))}
         if self._device in places and len(places) > 1:
-            yield MISMATCH, self._moved
+            yield MISMATCH, partial(self._moved, func)
         # what changes its operand would change a copy of it
         if self._device in places and not _changes(func):
             yield "refused", self._on_host
@@ -119,34 +126,35 @@ class Hosted(TorchFunctionMode):
     def _on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.device.type == self._device
 
-    def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _packed(self, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args
-        return func(padded, lengths.cpu(), *rest)
+        return (padded, lengths.cpu(), *rest), kwargs
 
     def _moved(self, func: Any, args: Any, kwargs: Any) -> Any:
         # what is changed in place stays where it is, and so does the change
         changed = _changes(func) and isinstance(args[0], Tensor)
         device = args[0].device.type if changed else self._device
-        args, kwargs = to_device(device, (args, kwargs))
-        return func(*args, **kwargs)
+        return to_device(device, (args, kwargs))
 
-    def _on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _on_host(self, args: Any, kwargs: Any) -> Any:
         args, kwargs = to_device("cpu", (args, kwargs))
         if kwargs.get("device") is not None:
             kwargs["device"] = "cpu"
-        return to_device(self._device, func(*args, **kwargs))
+        return args, kwargs
 
     def found(
-        self, kind: str, func: Any, error: Exception, born: Host | None = None
+        self, kind: str, func: Any, error: Exception, births: Sequence[Host | None] = ()
     ) -> None:
-        """Note what was refused, and how what it was given was `born`, if known."""
+        """Note what was refused, and how what it was given came to be, if known."""
         why, remedy = MEANS[kind]
         what, site = _name(func).strip("_"), sites.here(3)
         what = "a sparse tensor" if kind == "sparse" else what
-        if born is not None:
+        for born in filter(None, births):
             self._note.found(left_behind(born, site, _said(error)))
+        if births and None not in births:
             return
-        if any(f"{_MEETS}{site}:" in one.why for one in self._note.seen.values()):
+        told = (one.why for one in self._note.seen.values())
+        if not births and any(f"{_MEETS}{site}:" in why for why in told):
             return  # as in a run before this one
         why = f"{why}: {_said(error)}"
         self._note.found(Finding("breaks", kind, what, why, remedy, site))
@@ -262,6 +270,16 @@ def born_of(tensors: Iterable[Tensor]) -> Host | None:
     """How the first of them that is known came to stay on the host, and where."""
     found = (PLACED.of(one) for one in tensors if one.is_cpu)
     return next((one for one in found if isinstance(one, Host) and one.site), None)
+
+
+def _births(func: Any, args: Any, kwargs: Any) -> Sequence[Host | None]:
+    """How the tensors came to stay on the host that a call may not have there; None of
+    one of which that is not known."""
+    hosts = (one for one in tensors_in((args, kwargs)) if one.is_cpu and one.dim())
+    found = [born_of([one]) for one in hosts]
+    if _MAY_STAY.fullmatch(_name(func)):
+        return [born for born in found if born is not None][:1]
+    return found
 
 
 def to_device(device: str, value: Any) -> Any:

@@ -166,6 +166,8 @@ class Recorder(TorchFunctionMode):
         if attribute in _rules.FACTS or (name in _rules.UNRECORDED and not reads):
             with self.fake_mode, _on_host(stood_in):
                 return self._restored(func(*in_args, **in_kwargs))
+        if reads and not any(map(self._is_on_device, leaves)):
+            return func(*args, **kwargs)  # the host's own has its value
         if reads:
             return self._read(func, name, in_args, in_kwargs)
         if not moved and _limits.is_to_host(name, in_args, in_kwargs):
@@ -179,7 +181,11 @@ class Recorder(TorchFunctionMode):
         function = _rules.adapted(func, name, in_args, in_kwargs)
         # torch's own stand-in for it wants values, though its result is one number.
         example = in_args[0].sum if name == "ctc_loss" else None
-        return self.record(function, name, in_args, in_kwargs, example=example)
+        made = self.record(function, name, in_args, in_kwargs, example=example)
+        for one in leaves_of(made) if moved else ():
+            if isinstance(one, private.FakeTensor):
+                one.constant = None  # its value is on the device
+        return made
 
     def record(
         self,
@@ -296,22 +302,32 @@ class Recorder(TorchFunctionMode):
         )
 
     def _host_bounds(self, index: Any) -> Any:
-        """Bounds of slices that are host tensors, as the numbers that they hold."""
+        """Bounds of slices that are tensors, as numbers: the host's have a value."""
         if isinstance(index, tuple):
             return tuple(self._host_bounds(i) for i in index)
         if not isinstance(index, slice):
             return index
 
         def number(bound: Any) -> Any:
-            if isinstance(bound, torch.Tensor) and not self._is_known(bound):
-                with DisableTorchFunction():
-                    return int(bound)
-            return bound
+            if not isinstance(bound, torch.Tensor):
+                return bound
+            if self._is_known(bound):
+                index, given = torch.Tensor.__index__, (self.stand_in(bound),)
+                return self._read(index, "__index__", given, {})
+            with DisableTorchFunction():
+                return int(bound)
 
         return slice(number(index.start), number(index.stop), number(index.step))
 
     def _is_known(self, leaf: Any) -> bool:
         return isinstance(leaf, torch.Tensor) and self.slot_of(leaf) is not None
+
+    def _is_on_device(self, leaf: Any) -> bool:
+        """Not a tensor of the host, also where its value is a constant of the graph."""
+        copied = not isinstance(leaf, private.FakeTensor)
+        return self._is_known(leaf) and not (
+            copied and self.slot_of(leaf) in self.constants
+        )
 
     def _is_of_another(self, leaf: Any) -> bool:
         """Whether it stands for a tensor of another capture, which has no value."""

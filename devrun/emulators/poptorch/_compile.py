@@ -144,7 +144,7 @@ class Compiler:
         ipus = self._tried(_placement.check_machine, placement, self.options, instead=1)
         self._tried(_placement.check_loops, placement, self.options, self.training)
         self._tried(self._check_buffers, written)
-        loss = _final_loss(recorder) if self.training else None
+        loss = _final_loss(recorder, result) if self.training else None
         return self._executable(
             recorder, call, result, stand_ins, versions, loss, changed, ipus
         )
@@ -265,8 +265,9 @@ def _updates_statistics(recorder: Recorder) -> bool:
     return False
 
 
-def _final_loss(recorder: Recorder) -> int:
-    """The one loss that no other loss is made from.
+def _final_loss(recorder: Recorder, result: Any) -> int:
+    """The one loss that no other loss is made from; where it is got past that there is
+    none, the last number that forward returns, or tensor.
 
     Raises:
         Error: None, or several.
@@ -277,10 +278,19 @@ def _final_loss(recorder: Recorder) -> int:
         used |= ancestors(recorder.tape.nodes, slot) & set(marked)
     final = [slot for slot in marked if slot not in used]
     if not final:
-        raise Error(
+        error = Error(
             "Couldn't find a loss in graph! A training model needs one: a loss "
             "function of torch, or poptorch.identity_loss."
         )
+        given = [one for one in tensors_in(result) if one.requires_grad]
+        numbers = [one for one in given if one.dim() == 0] or given
+        final = [s for s in map(recorder.slot_of, numbers) if s is not None]
+        if not final:
+            raise error
+        nodes = recorder.tape.nodes
+        made = [n.stack for n in nodes if final[-1] in dict(n.writes).values()]
+        refuse(error, "loss", recorder.training, made[-1] if made else None)
+        return final[-1]
     if len(final) > 1:
         error = Error(
             "Multiple independent losses found in graph. Graph must have one final "

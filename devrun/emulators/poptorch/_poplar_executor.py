@@ -336,7 +336,7 @@ def _check_groups(optimizer: Any) -> None:
     """Groups must agree on everything that is one setting of the device."""
     first = optimizer.param_groups[0]
     if first.get("amsgrad"):
-        raise ValueError("amsgrad is not supported on the IPU")
+        raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")
     shared = {"centered", *getattr(optimizer, "_extra", ())} - {"velocity_scaling"}
     for index, group in enumerate(optimizer.param_groups):
         for name in sorted(shared & first.keys()):

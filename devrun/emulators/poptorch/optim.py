@@ -39,7 +39,6 @@ class Optimizer:
 
         Raises:
             AssertionError: An accumulator type other than float16 or float32.
-            ValueError: `amsgrad=True`.
         """
         given = {name: arguments[name] for name in self._own}
         extras = {name: arguments[name] for name in self._extra}
@@ -52,8 +51,6 @@ class Optimizer:
                     value is None or value in _KINDS,
                     f"{name} must be torch.float32 or torch.float16, not {value}",
                 )
-        if given.get("amsgrad"):
-            raise ValueError("PopTorch optimizers do not support amsgrad")
         self.variable_attrs = VariableAttributes(explicit, [*given, *extras])
         for name, value in extras.items():
             object.__setattr__(self, name, EXTRAS[name] if value is None else value)

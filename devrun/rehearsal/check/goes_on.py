@@ -11,7 +11,13 @@ from typing import Any
 from unittest.mock import patch
 
 from devrun.data.seeded import SeededCollate
-from devrun.errors import DataError, DevrunError, NoGradientError, is_out_of_memory
+from devrun.errors import (
+    ConfigTypeError,
+    DataError,
+    DevrunError,
+    NoGradientError,
+    is_out_of_memory,
+)
 from devrun.probes.finding import Finding
 from devrun.probes.lifetime import PARTS, NeverEnds, timed
 from devrun.probes.notebook import Notebook
@@ -140,6 +146,8 @@ class GoesOn:
             with self._mended:
                 untrained(self._note, training, given[0])
             return False
+        if isinstance(error, ConfigTypeError) and self._sources.returns:
+            return False  # a number stands in for what the step returns
         explained: dict[str, Any] = {}
         if isinstance(error.__cause__, IndexError):
             explained, error = {"why": str(error)}, error.__cause__

@@ -177,7 +177,8 @@ def test_unsupported_optimizers_are_refused(make):
     with pytest.raises(AssertionError, match="Unsupported optimizer type Adagrad"):
         poptorch.trainingModel(model, optimizer=torch.optim.Adagrad(model.parameters()))
     with pytest.raises(ValueError, match="amsgrad"):
-        poptorch.optim.Adam(model.parameters(), amsgrad=True)
+        asked = poptorch.optim.Adam(model.parameters(), amsgrad=True)
+        poptorch.trainingModel(model, optimizer=asked)
     with pytest.raises(AssertionError, match="accum_type"):
         poptorch.optim.SGD(model.parameters(), lr=0.1, accum_type=torch.int32)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from devrun.devices.hpu.probes.remedies import MEANS, SYNC, WIDE, remedy_for
+from devrun.probes import hosted
 from devrun.probes.compile_log import MEANS as COMPILED
 from devrun.probes.compile_log import RECOMPILATION, found_at
 from devrun.probes.finding import Finding
@@ -138,7 +139,8 @@ class Counts:
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return
-        every = (one for each in self._compiled for one in each)
+        # until the first is over all graphs are new, also those of no update
+        every = (one for each in self._compiled[1:] for one in each)
         causes = [one for one in every if one[0].startswith("shape")]
         for what, place in causes:  # one shape brings about the next
             for found in found_at(RECOMPILATION, what, [(place.file, place.line)]):
@@ -146,6 +148,8 @@ class Counts:
                 return
         if not causes or any(key[0] == "dynamic_op" for key in self._often):
             return  # of a size that is said elsewhere
+        if any(place.file == hosted.__file__ for _, place in causes):
+            return  # of a tensor that stays on the host, as is said elsewhere
         (what, _), (why, remedy) = causes[0], COMPILED[RECOMPILATION]
         why = f"somewhere in the update: {why}"
         site = self._lines.get(MODEL)

@@ -17,6 +17,7 @@ _ONCE = (
 )
 _BY_NAME: Mapping[str, str] = {
     r"_?index(_put(_impl)?)?|masked_select|boolean index": _MASK,
+    r"index by .*": "make the index on the device: device=x.device",
     r"nonzero(_static)?": "use the mask itself, or torch.where with three arguments",
     r"(_?unique|mode|nanmedian|segment_reduce).*": "do it on the host, in the data set "
     "or its collate_fn",

@@ -201,7 +201,11 @@ def execute(plan: Plan, args: Any, kwargs: Any, dynamic: bool = False) -> Any:
         _check_devices(plan, call, args)
     traced = bool(call.operands) and is_traced(call.operands[0])
     if not plan.supported and not traced:
-        _fall_back(plan, call)
+        _fall_back(plan, call, plan.full_name)
+    elif plan.base == "index" and not traced:
+        if any(tensor.dim() for tensor in call.host_tensors):
+            # by optimum-habana's account of the loss of RT-DETR
+            _fall_back(plan, call, "aten::index by a tensor of the host")
     if plan.draws and not traced:  # a compiler's decompositions take no generator
         out = _draw(plan, host_args, host_kwargs)
     else:
@@ -275,7 +279,7 @@ def _check_devices(plan: Plan, call: Call, args: Any) -> None:
         )
 
 
-def _fall_back(plan: Plan, call: Call) -> None:
+def _fall_back(plan: Plan, call: Call, what: str) -> None:
     if CAPTURE.active is not None:
         raise RuntimeError(
             f"cpu fallback is not supported during hpu graph capturing: "
@@ -288,7 +292,7 @@ def _fall_back(plan: Plan, call: Call) -> None:
         GRAPH.flush("cpu fallback")
     else:
         split()
-    RECORDER.fallback(plan.full_name, nbytes)
+    RECORDER.fallback(what, nbytes)
 
 
 def _draw(plan: Plan, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -146,6 +146,24 @@ def _alike(original: Any) -> Any:
     return ctc_loss
 
 
+def _reading(original: Any) -> Any:
+    """What makes a tensor of a list, where the host waits for each of the device's."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        given = (_values(one) if type(one) in (list, tuple) else one for one in args)
+        return original(*given, **kwargs)
+
+    return make
+
+
+def _values(data: Any) -> Any:
+    """A list with the numbers of the device's tensors; what is none, as it is."""
+    if type(data) is HpuTensor:
+        return data.tolist() if data.dim() else data.item()
+    return list(map(_values, data)) if type(data) in (list, tuple) else data
+
+
 def _compiler(original: Any) -> Any:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -176,6 +194,12 @@ def install() -> None:
     replace(torch, "ctc_loss", _alike(torch.ctc_loss))
     replace(torch, "compile", _compiler(torch.compile))
     pinning.install(replace)
+    for owner, name in (
+        (torch, "tensor"),
+        (torch, "as_tensor"),
+        (Tensor, "new_tensor"),
+    ):
+        replace(owner, name, _reading(getattr(owner, name)))
     fork = torch.random.fork_rng
     fork_on_device = functools.wraps(fork)(
         lambda *args, **kwargs: fork(*args, **{"device_type": "hpu", **kwargs})
