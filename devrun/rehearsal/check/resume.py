@@ -7,13 +7,14 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from io import IOBase
 from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, Tuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -128,6 +129,9 @@ class Updates(Watching):
         """Digests of what the first update after the save or a resume begins with."""
         self.ended: dict[Key, Any] = {}
         """Those of the end."""
+        self.read_first: set[Key] = set()
+        """What the first update after a resume reads before it sets it."""
+        self._noting = ExitStack()
 
     @property
     def late(self) -> Iterator[Key]:
@@ -156,6 +160,8 @@ class Updates(Watching):
         if self._first is None:
             self._first = _plain(_attributes(self.training))
             self.middle = self._first if self._resumes else None
+            if self._resumes:
+                self._note_reads()
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         if self.saved and self.middle is None:
@@ -174,7 +180,15 @@ class Updates(Watching):
         rest = {key: value for key, value in state.items() if key not in weights}
         return trained + _digest(rest)
 
+    def _note_reads(self) -> None:
+        attributes = _attributes(self.training)
+        own = {k: owner for k, (owner, _) in attributes.items() if k[1] != _SHARED}
+        todo = {(id(owner), key[2]): key for key, owner in own.items()}
+        for kind in {type(owner) for owner in own.values()}:
+            self._noting.enter_context(_noted(kind, todo, self.read_first))
+
     def after_train_iter(self, runner: Run) -> None:
+        self._noting.close()
         loss = _digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
@@ -188,6 +202,7 @@ class Updates(Watching):
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
+        self._noting.close()
         self.by_number[runner.iter] = Update(self._weights, self._batch, "")
         self.broke = True
 
@@ -204,6 +219,29 @@ class Updates(Watching):
         for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
             self.changed[key] = _copy(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
+
+
+def _noted(
+    kind: type, todo: dict[tuple[int, str], Key], read: set[Key]
+) -> AbstractContextManager[Any]:
+    """Within, `read` gets what is read of objects of `kind`, if it was not set before.
+
+    Args:
+        todo: what is to be noted, by the id of the object and the name.
+    """
+    get: Any = kind.__getattribute__
+    put: Any = kind.__setattr__
+
+    def reads(owner: Any, name: str) -> Any:
+        key = todo.pop((id(owner), name), None)
+        read.update([key] if key else [])
+        return get(owner, name)
+
+    def sets(owner: Any, name: str, value: Any) -> None:
+        todo.pop((id(owner), name), None)
+        put(owner, name, value)
+
+    return patch.multiple(kind, __getattribute__=reads, __setattr__=sets)
 
 
 def _owners(training: Training) -> dict[tuple[Shared, int], Any]:
@@ -399,17 +437,25 @@ def _begins_anew(key: Key, first: Updates) -> Finding | None:
     owner = _owners(first.training).get((kind, number))  # it may be gone since the save
     value = getattr(owner, name, None)
     has_state = _has_state(value)
-    if not (hidden(value) or has_state or decides(kind, name)):
+    of_weights = hidden(value) or _like_weights(value, first.training.runner.model)
+    if not (of_weights or has_state or decides(kind, name)):
         return None
     remedy = _STATE if has_state else _WORDS["update"][1]
     row = (f"self.{name}", _ANEW, remedy, assigned(kind, name)[0])
     return Finding("differs", "resume", *row)
 
 
+def _like_weights(value: Any, model: nn.Module) -> bool:
+    """Whether it has a tensor of the shape of each weight, as an average of them."""
+    shapes = [one.shape for one in model.parameters() if one.requires_grad]
+    return bool(shapes) and [one.shape for one in held(value)] == shapes
+
+
 def _differ(key: Key, one: Updates, two: Updates) -> bool:
-    """Whether it is otherwise after the save, and still at the end."""
+    """Whether it is otherwise after the save, and is read so, or still at the end."""
     middle = (one.middle or {}).get(key) != (two.middle or {}).get(key)
-    return middle and one.ended.get(key) != two.ended.get(key)
+    counts = key in two.read_first or one.ended.get(key) != two.ended.get(key)
+    return middle and counts
 
 
 def _difference(

@@ -13,7 +13,7 @@ class Planted(nn.Module):
         super().__init__()
         self.gen = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 16))
         self.dis = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
-        self.best = 1e9
+        self.best = 1e9  # fault[cpu,cuda]: resume
 
     def forward(self, z):
         return self.gen(z)
