@@ -283,12 +283,11 @@ def _births(func: Any, args: Any, kwargs: Any) -> Sequence[Host | None]:
 
 
 def to_device(device: str, value: Any) -> Any:
-    """`value` there, where no tensor is sparse."""
+    """`value` there, with dense tensors in place of sparse ones."""
 
     def move(tensor: Tensor) -> Tensor:
         is_sparse = tensor.layout in (torch.sparse_coo, torch.sparse_csr)
-        dense = is_sparse and device != "cpu"
-        return (tensor.to_dense() if dense else tensor).to(device)
+        return (tensor.to_dense() if is_sparse else tensor).to(device)
 
     return map_tensors(move, value)
 
