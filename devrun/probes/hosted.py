@@ -37,6 +37,7 @@ _AS_TENSOR = "torch.as_tensor(..., device=x.device)"
 _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
+_BATCH = Host("a batch")
 _MAY_STAY = re.compile(r"__(get|set)item__|index_put_?|ctc_loss")
 """Functions that take some of their tensors from the host too."""
 MEANS = {
@@ -218,7 +219,7 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         """What a loader gives is on the host, wherever its data set has it from."""
         batch = following(batches)
         for one in tensors_in(batch):
-            PLACED.forget(one)
+            PLACED.tag(one, _BATCH)
         return batch
 
     with ExitStack() as stack:
@@ -274,12 +275,14 @@ def born_of(tensors: Iterable[Tensor]) -> Host | None:
 
 def _births(func: Any, args: Any, kwargs: Any) -> Sequence[Host | None]:
     """How the tensors came to stay on the host that a call may not have there; None of
-    one of which that is not known."""
+    one of a batch, which is to be moved where it is used."""
     hosts = (one for one in tensors_in((args, kwargs)) if one.is_cpu and one.dim())
-    found = [born_of([one]) for one in hosts]
+    found = [where for one in hosts if isinstance(where := PLACED.of(one), Host)]
     if _MAY_STAY.fullmatch(_name(func)):
-        return [born for born in found if born is not None][:1]
-    return found
+        return [born for born in found if born.site][:1]
+    return [
+        born if born.site else None for born in found if born.site or born is _BATCH
+    ]
 
 
 def to_device(device: str, value: Any) -> Any:
