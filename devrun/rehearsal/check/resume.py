@@ -158,10 +158,11 @@ class Updates(Watching):
 
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
-            self._first = _plain(_attributes(self.training))
+            held = _attributes(self.training)
+            self._first = _plain(held)
             self.middle = self._first if self._resumes else None
             if self._resumes:
-                self._note_reads()
+                self._note_reads(held)
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         if self.saved and self.middle is None:
@@ -180,9 +181,8 @@ class Updates(Watching):
         rest = {key: value for key, value in state.items() if key not in weights}
         return trained + _digest(rest)
 
-    def _note_reads(self) -> None:
-        attributes = _attributes(self.training)
-        own = {k: owner for k, (owner, _) in attributes.items() if k[1] != _SHARED}
+    def _note_reads(self, held: Mapping[Key, tuple[Any, str]]) -> None:
+        own = {key: owner for key, (owner, _) in held.items() if key[1] != _SHARED}
         todo = {(id(owner), key[2]): key for key, owner in own.items()}
         for kind in {type(owner) for owner in own.values()}:
             self._noting.enter_context(_noted(kind, todo, self.read_first))

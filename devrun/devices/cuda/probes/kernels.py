@@ -25,6 +25,7 @@ _WORDS = (
 _ANY_ORDER = frozenset(
     ("nll_loss2d_forward", "max_unpool2d", "max_unpool3d", "put", "put_", "histc")
 )
+"""Operators that add, or write, in an order of chance."""
 _ANY_ORDER_BACK = frozenset(
     [
         *("avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
@@ -34,7 +35,7 @@ _ANY_ORDER_BACK = frozenset(
         *("reflection_pad3d", "_ctc_loss"),
     ]
 )
-"""Operators whose gradients do so."""
+"""Operators whose gradients are added up in an order of chance."""
 _VARIES = (
     "deterministic algorithms are asked for, and CUDA has none for it",
     "another operator; or leave deterministic out, or warn_only=True",
