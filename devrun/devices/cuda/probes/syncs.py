@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from traceback import walk_stack
 from typing import Any
 
 import torch
 
-from devrun.devices.cuda.probes.watch import Judge, Op
+from devrun.devices.cuda.probes.watch import OF_LISTS, Judge, Op
 from devrun.probes.finding import Finding
 from devrun.probes.origins import DEVICE, Host, Origins
 from devrun.probes.sites import asking, is_library
 
+_DISTRIBUTION = torch.distributions.distribution.__file__
 _READ = (
     "keep it a tensor: x.detach() in place of x.item(); devrun reads what is in "
     "log_vars at the log interval"
@@ -42,15 +44,20 @@ _LABELS = {
         "torch.cuda.empty_cache",
         "leave it out: all is asked for again",
     ),
-    "tensor": ("torch.tensor of tensors", "torch.stack(list)"),
+    **dict.fromkeys(OF_LISTS, ("torch.tensor of tensors", "torch.stack(list)")),
 }
 """Call -> its name for a reader, and what to do."""
+_CHECKED = (
+    "arguments of a distribution",
+    "validate_args=False where it is made: True has the values looked at",
+)
 _UNIQUE = "sort, and compare with the element before: a shape that no value changes"
 _REMEDIES = {
     "_local_scalar_dense": _READ,
     "nonzero": _MASK,
     "masked_select": _MASK,
     "index": _MASK,
+    "_to_sparse": "keep it dense, or make its indices once, on the host",
     "index_put_": "torch.where(mask, value, x) in place of x[mask] = value",
     "bincount": "torch.zeros(N, device=x.device).index_add_(0, x, weights)",
     "repeat_interleave": "give repeat_interleave its output_size=",
@@ -58,6 +65,7 @@ _REMEDIES = {
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
     **dict.fromkeys(("masked_fill", "masked_fill_"), "torch.where(mask, value, x)"),
+    **dict.fromkeys(("index_fill", "index_fill_"), "index_copy with value.expand(...)"),
     "_ctc_loss": "lengths as tuples of ints, or that no batch takes to the device",
     "_linalg_check_errors": "torch.linalg's function with the ending _ex",
     **dict.fromkeys(
@@ -117,6 +125,9 @@ class Syncs(Judge):
         frame = asking()
         if frame is None or is_library(frame.f_code.co_filename):
             return  # it is not the user's to change
+        files = (one.f_code.co_filename for one, _ in walk_stack(None))
+        if label == _LABELS["__bool__"][0] and _DISTRIBUTION in files:
+            label, remedy = _CHECKED
         site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         row = ("slow", KIND, label, _WHY, remedy, site)
         self.counts[row] += 1
@@ -134,8 +145,8 @@ class Syncs(Judge):
             return op.kwargs.get("output_size") is None
         if op.name == "normal":  # it looks for a deviation below 0
             return any(map(self._origins.on_device, op.args[1:2]))
-        if op.name in ("masked_fill", "masked_fill_"):  # by a number of the device
-            return self._origins.on_device(op.args[2])
+        if op.name.strip("_") in ("masked_fill", "index_fill"):
+            return self._origins.on_device(op.args[-1])  # a number of the device
         if op.name == "_ctc_loss":  # but cuDNN's, which takes targets of 32 bits
             lengths = map(self._origins.on_device, op.args[2:4])
             return op.args[1].dtype != torch.int32 and any(lengths)

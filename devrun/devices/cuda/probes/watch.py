@@ -26,6 +26,8 @@ _LEAVE = ("cpu", "numpy", "__array__", "tolist", *_SHOWN)
 """Calls that read a whole tensor, of which no operator of the CPU's tells."""
 _MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
+OF_LISTS = ("tensor", "as_tensor", "new_tensor")
+"""Calls that read each tensor of a list."""
 _COPIES = ("to", "cpu", "type")
 """Those of `_LEAVE` whose result is a tensor on the host."""
 _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
@@ -115,8 +117,9 @@ class Calls(TorchFunctionMode):
         try:
             if name in _LEAVE or _to_host(name, args, kwargs):
                 return self._leaving(name, func, args, kwargs)
-            if name == "tensor" and isinstance(first, (list, tuple)):
-                self._reads(name, flat_tensors(first))
+            if name in OF_LISTS:
+                lists = [one for one in args[:2] if isinstance(one, (list, tuple))]
+                self._reads(name, flat_tensors(lists))
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only
             if name == "save":
