@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from enum import Enum
 from functools import lru_cache
 from traceback import walk_stack
 from typing import Any
@@ -169,13 +170,15 @@ def keepers(owners: Iterable[Any]) -> Iterator[Any]:
         yield one
         for value in getattr(one, "__dict__", {}).values():
             value = getattr(value, "transforms", value)  # of what calls them in turn
-            waiting += [one for one in inside(value) if _is_plain(one.__class__)]
+            parts = (value, *inside(value))  # a dataclass is taken apart
+            waiting += [one for one in parts if _is_plain(one.__class__)]
 
 
 @lru_cache(maxsize=None)
 def _is_plain(kind: Any) -> bool:
-    """Whether its objects are the user's own, and no modules, which are known."""
-    return not issubclass(kind, (nn.Module, Tensor)) and defined(kind) is not None
+    """Whether its objects are the user's own, which may change, and no modules, which
+    are known."""
+    return not issubclass(kind, (nn.Module, Tensor, Enum)) and defined(kind) is not None
 
 
 def hidden(value: Any) -> list[Tensor]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from enum import Enum
 from io import IOBase
 from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
@@ -68,6 +69,7 @@ _SAVED: dict[type, Iterable[str]] = {
     Optimizer: ("state", "param_groups", "defaults"),
 }
 """Attributes that are saved, or of torch's own, by the class that has them."""
+_SCALARS = (int, float, str, Enum, type(None))
 _LONGEST = 10_000
 """Parts of a list whose changes are looked for; a longer one is data."""
 _SHARED = -1
@@ -301,8 +303,8 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
             found[key] = _digest(tensors)
         elif isinstance(value, (np.ndarray, np.generic)):
             found[key] = hashlib.sha256(value.tobytes()).hexdigest()
-        elif isinstance(value, (int, float)) or (
-            isinstance(value, (list, deque, dict)) and len(value) <= _LONGEST
+        elif isinstance(value, _SCALARS) or (
+            isinstance(value, (list, tuple, deque, dict)) and len(value) <= _LONGEST
         ):
             found[key] = repr(value)
         elif isinstance(value, set) and len(value) <= _LONGEST:
