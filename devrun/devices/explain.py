@@ -68,15 +68,20 @@ def explain(
     known_line = next((told for said, told in _KNOWN.items() if said in text), None)
     if known_line is None:
         return None
-    key = "optimizer" if _SPARSE in text else None
+    key = "optimizer" if _SPARSE in text or _DENSE in text else None
     return ConfigError(known_line.format(device=device), key=key)
 
 
 _SPARSE = "does not support sparse gradients"
+_DENSE = "does not support dense gradients"
 _KNOWN = {
     _SPARSE: (
         "the optimizer takes no sparse gradients, as an embedding with sparse=True "
         "gives: take SGD or SparseAdam, or sparse=False"
+    ),
+    _DENSE: (
+        "the optimizer takes sparse gradients alone, which only an embedding with "
+        "sparse=True gives, and on a Gaudi not even that: take Adam"
     ),
     "more than 1 value per channel when training": (
         "a norm layer of the model has no statistics for a batch of one sample, "
