@@ -25,7 +25,7 @@ _OPERATOR = "TorchRuntimeError"
 """Of an operator that would raise without a compiler too."""
 _EARLIER = f'os.environ["{_MODE}"] = "0" above the first import of {_SDK}'
 _LATE = "it is read once, when the SDK is imported, which was before: nothing changes"
-_LAZY = "in lazy mode, which is the SDK's where nothing else is set, it raises"
+_LAZY = "in lazy mode, the SDK's up to 1.21 where nothing is set, it raises"
 
 
 def or_uncompiled(step: Callable[..., Any], past: str = "") -> Callable[..., Any]:
