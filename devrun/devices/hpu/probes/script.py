@@ -133,8 +133,8 @@ class HPUProgram(ProgramProbe):
     def _no_mark(self) -> Finding:
         why = (
             f"nothing but values that are read cuts the lazy graph in {self._longest} "
-            "updates: until then nothing runs, no memory is freed (lazy mode, the SDK's "
-            "up to 1.21 where PT_HPU_LAZY_MODE is not set)"
+            "updates: until then nothing runs, no memory is freed (in lazy mode, the "
+            "SDK's up to 1.21 where PT_HPU_LAZY_MODE is not set)"
         )
         return Finding("slow", "no step mark", "mark_step", why, _MARK, self._site)
 
