@@ -81,7 +81,7 @@ _KNOWN = {
     ),
     _DENSE: (
         "the optimizer takes sparse gradients alone, which only an embedding with "
-        "sparse=True gives, and on a Gaudi not even that: take Adam"
+        "sparse=True gives, on a device that has sparse tensors: take Adam"
     ),
     "more than 1 value per channel when training": (
         "a norm layer of the model has no statistics for a batch of one sample, "

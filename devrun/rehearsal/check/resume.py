@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
@@ -28,10 +28,11 @@ from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching, own_parts
 from devrun.probes.sites import defined, is_library
 from devrun.probes.sources import assigned, decides, stored
+from devrun.rehearsal.check.digests import digest
 from devrun.rehearsal.check.fresh import Shared, numbers_of, shared
 from devrun.run import Run
 from devrun.runners.training import Training
-from devrun.tensors import held, map_tensors, tensors_in
+from devrun.tensors import held, map_tensors
 
 _SOURCES = ("Generator", "Random", "RandomState")
 """Names of classes of torch's, numpy's and Python's that draw."""
@@ -171,17 +172,17 @@ class Updates(Watching):
             self.middle = _plain(_attributes(self.training))
         self.batch = runner.data_batch
         self._weights = self._weighed(runner)
-        self._batch = _digest(runner.data_batch)
+        self._batch = digest(runner.data_batch)
 
     def _weighed(self, runner: Run) -> str:
         """The digest of weights and buffers."""
         runner.adapter.sync_to_host(runner.model)
         weights = dict(runner.model.named_parameters())
         state = runner.model.state_dict()
-        trained = _digest(weights)
+        trained = digest(weights)
         self._trained.add(trained)
         rest = {key: value for key, value in state.items() if key not in weights}
-        return trained + _digest(rest)
+        return trained + digest(rest)
 
     def _note_reads(self, held: Mapping[Key, tuple[Any, str]]) -> None:
         own = {key: owner for key, (owner, _) in held.items() if key[1] != _SHARED}
@@ -191,7 +192,7 @@ class Updates(Watching):
 
     def after_train_iter(self, runner: Run) -> None:
         self._noting.close()
-        loss = _digest(runner.outputs.get("loss"))
+        loss = digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
         if not runner.state.by_epoch and runner.iter + 1 == middle:
@@ -298,9 +299,9 @@ def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
             with suppress(Exception):  # of the user's own
                 state = dict(value.state_dict())
                 plain = [v for v in state.values() if isinstance(v, (int, float, list))]
-                found[key] = f"{_digest(state)} {plain}"
+                found[key] = f"{digest(state)} {plain}"
         elif tensors := [*held(value), *hidden(value)]:
-            found[key] = _digest(tensors)
+            found[key] = digest(tensors)
         elif isinstance(value, (np.ndarray, np.generic)):
             found[key] = hashlib.sha256(value.tobytes()).hexdigest()
         elif isinstance(value, _SCALARS) or (
@@ -362,18 +363,6 @@ def _put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
             one.detach().copy_(saved)
     else:
         setattr(owner, name, _copy(value, known))
-
-
-def _digest(value: Any) -> str:
-    found = hashlib.sha256()
-    for tensor in tensors_in(value):
-        host = tensor.detach().to("cpu")
-        if type(host) is not Tensor:
-            continue  # it has no value outside of the graph that was captured
-        host = (host if host.layout is torch.strided else host.to_dense()).contiguous()
-        found.update(str((tuple(host.shape), host.dtype)).encode())
-        found.update(host.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def differences(
