@@ -32,8 +32,10 @@ _EVALUATION = "GLOBAL_STATE changed: grad_mode"
 _ARTEFACT = re.compile(
     rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\."
     r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe|a super\(\) attribute"
+    r"|step_unsupported"
 )
-"""In the reason of a break that the emulation brings about, or torch at all times."""
+"""In the reason of a break that the emulation brings about, or torch at all times; the
+last is of one in a function that is called there, and does not say which."""
 _BREAKS, _AGAIN = "graph_break_reasons", "guard_failures"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 

@@ -167,8 +167,11 @@ class Substitutes(TorchFunctionMode):
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
-        import torch._dynamo  # at whose import torch 2.4 looks at the classes of CUDA
+        # which look at CUDA's classes once: a stand-in would be taken for torch's own
+        import torch._dynamo
+        from torch._dynamo.variables import UserDefinedClassVariable
 
+        UserDefinedClassVariable._in_graph_classes()
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
@@ -311,10 +314,13 @@ class Substitutes(TorchFunctionMode):
         plain = getattr(torch, kind)
 
         def make(_: type, *args: Any, **kwargs: Any) -> Any:
+            sizes = (int, torch.Size)
+            if args and all(isinstance(one, sizes) for one in args):
+                # not what memory holds, which may not fit the device
+                made = torch.zeros(*args, dtype=plain.dtype)
+            else:
+                made = plain(*args, **kwargs)
             self._tell(f"torch.cuda.{kind}", "device")
-            made = plain(*args, **kwargs)
-            if all(isinstance(one, int) for one in args):
-                made.zero_()  # of a size only: what memory holds may not fit the device
             return self._placed(self._moved(made), kind)
 
         return _Stand(kind, (), {"__new__": make, "plain": plain})

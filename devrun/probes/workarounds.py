@@ -21,6 +21,7 @@ _DECIDES = ("type", "policy")
 _OPTIMIZER = {"type": "SGD", "lr": 0.001, DELETE: True}
 _MIXED = re.compile(
     r"Expected all tensors to be on the same device.*?\(operator aten::(\w+).*?\)"
+    r"|[^\n]*must be on the same device[^\n]*"
 )
 _OWN_UPDATE = re.compile("several optimizers|cannot update the weights")
 _ONE_UPDATE = (
@@ -56,7 +57,7 @@ def refusal(error: Exception, seen: Collection[Any] = ()) -> Finding:
     if is_out_of_memory(error):
         kind, remedy = "memory", LESS
     if mixed := _MIXED.search(str(error)):  # as `Hosted` says it of other modes
-        kind, what = MISMATCH, mixed[1]
+        kind, what = MISMATCH, mixed[1] or what
         meaning, remedy = MEANS[kind]
         why = f"{meaning}: {mixed[0]}"
     elif SPARSE in str(error):
