@@ -129,26 +129,34 @@ def carried(owner: type, name: str) -> str | None:
     return None
 
 
-def decides(owner: type, name: str) -> bool:
-    """Whether the class compares `self.name` by size, or a module computes with it,
-    and not only what it is next."""
-    tree = _tree(owner)[0]
-    nodes: list[Any] = list(ast.walk(tree))
+def decides(owner: _Owner, name: str) -> bool:
+    """Whether a class compares `self.name` by size, or a module computes with it, and
+    not only what it is next; of a file, a global of that name."""
+    nodes: list[Any] = list(ast.walk(_tree(owner)[0]))
+    of = "attr" if isinstance(owner, type) else "id"
     set_here = (n for n in nodes if isinstance(n, (ast.Assign, ast.AugAssign)))
     own = {
         id(part)
         for one in set_here
-        if any(_stores(part, name) for part in ast.walk(one))
+        if any(_stores(part, name, of) for part in ast.walk(one))
         for part in ast.walk(one)
     }
+    kinds = [owner] if isinstance(owner, type) else vars(owner).values()
+    models = {
+        kind.__name__
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, nn.Module)
+    }
+    classes = (one for one in nodes if getattr(one, "name", None) in models)
+    computes = {id(part) for one in classes for part in ast.walk(one)}
     for node in nodes:
         sides: list[Any] = []
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], _BY_SIZE):
             sides = [node.left, *node.comparators]
-        elif isinstance(node, ast.BinOp) and issubclass(owner, nn.Module):
+        elif isinstance(node, ast.BinOp) and id(node) in computes:
             sides = [] if isinstance(node.op, ast.Mod) else [node.left, node.right]
         sides = [getattr(one, "operand", one) for one in sides]  # `-self.name / 200`
-        if id(node) not in own and any(_loads(side, name) for side in sides):
+        if id(node) not in own and any(_loads(side, name, of) for side in sides):
             return True
     return False
 
@@ -174,10 +182,10 @@ def _clears(node: Any, name: str) -> bool:
     return cleared and getattr(node.value, "attr", None) == name
 
 
-def _loads(node: Any, name: str) -> bool:
+def _loads(node: Any, name: str, of: str = "attr") -> bool:
     """`self.name`, where it is read."""
     loaded = isinstance(getattr(node, "ctx", None), ast.Load)
-    return loaded and getattr(node, "attr", None) == name
+    return loaded and getattr(node, of, None) == name
 
 
 def made_at(model: nn.Module, name: str) -> str | None:

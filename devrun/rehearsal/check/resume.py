@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from enum import Enum
-from io import IOBase
 from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any, Tuple
+from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from devrun.hooks.base import Priority
-from devrun.probes.births import hidden, keepers
+from devrun.probes.births import hidden
 from devrun.probes.finding import Finding
-from devrun.probes.probe import Watching, own_parts
-from devrun.probes.sites import defined, is_library
+from devrun.probes.probe import Watching
+from devrun.probes.sites import defined
 from devrun.probes.sources import assigned, decides, stored
 from devrun.rehearsal.check.digests import digest
-from devrun.rehearsal.check.fresh import Shared, numbers_of, shared
+from devrun.rehearsal.check.unsaved import (
+    SHARED,
+    TRAINS,
+    Key,
+    State,
+    as_plain,
+    attributes_of,
+    copy_of,
+    has_state,
+    owners_of,
+    put,
+)
 from devrun.run import Run
 from devrun.runners.training import Training
-from devrun.tensors import held, map_tensors
+from devrun.tensors import held
 
-_SOURCES = ("Generator", "Random", "RandomState")
-"""Names of classes of torch's, numpy's and Python's that draw."""
 _OPTIMIZER = (
     "optimizer: {NAME: {type: ...}} in the config, which makes and saves it, and gives "
     "it to train_step as optimizer['NAME']"
@@ -65,20 +66,12 @@ _STATE = (
     "its state_dict() in what get_extra_state of the model returns, or state_dict of "
     "the hook; set_extra_state or load_state_dict gives it back"
 )
-_SAVED: dict[type, Iterable[str]] = {
-    nn.Module: vars(nn.Module()).keys(),
-    Optimizer: ("state", "param_groups", "defaults"),
-}
-"""Attributes that are saved, or of torch's own, by the class that has them."""
-_SCALARS = (int, float, str, Enum, type(None))
-_LONGEST = 10_000
-"""Parts of a list whose changes are looked for; a longer one is data."""
-_SHARED = -1
-"""Number of a class itself, or of a file, among those of the class."""
+_FREES = (
+    "ask runner.iter >= N, or the epoch so, in before_train_iter: what was freed or "
+    "frozen at N begins as the model is built in a run that resumes after it"
+)
 _TRIED = 8
 """Values of which is tried whether they make a difference."""
-Key = Tuple[Shared, int, str]
-"""Of an attribute: owner, number among those of its class, and name."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +141,11 @@ class Updates(Watching):
         return len(self._trained) == 1 < len(self.by_number) and not self._scales
 
     def before_run(self, runner: Run) -> None:
-        owners = _owners(self.training) if self._carried else {}
+        owners = owners_of(self.training) if self._carried else {}
         known = self._parameters()
         for (kind, number, name), value in self._carried.items():
             if (kind, number) in owners:  # the name may be made later
-                _put(owners[kind, number], name, value, known)
+                put(owners[kind, number], name, value, known)
 
     def _parameters(self) -> dict[int, Any]:
         """Those of the model, by the ids that they had in the run before."""
@@ -161,15 +154,15 @@ class Updates(Watching):
 
     def before_train_iter(self, runner: Run) -> None:
         if self._first is None:
-            held = _attributes(self.training)
-            self._first = _plain(held)
+            held = attributes_of(self.training)
+            self._first = as_plain(held)
             self.middle = self._first if self._resumes else None
             if self._resumes:
                 self._note_reads(held)
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         if self.saved and self.middle is None:
-            self.middle = _plain(_attributes(self.training))
+            self.middle = as_plain(attributes_of(self.training))
         self.batch = runner.data_batch
         self._weights = self._weighed(runner)
         self._batch = digest(runner.data_batch)
@@ -185,7 +178,7 @@ class Updates(Watching):
         return trained + digest(rest)
 
     def _note_reads(self, held: Mapping[Key, tuple[Any, str]]) -> None:
-        own = {key: owner for key, (owner, _) in held.items() if key[1] != _SHARED}
+        own = {key: owner for key, (owner, _) in held.items() if key[1] != SHARED}
         todo = {(id(owner), key[2]): key for key, owner in own.items()}
         for kind in {type(owner) for owner in own.values()}:
             self._noting.enter_context(_noted(kind, todo, self.read_first))
@@ -201,7 +194,7 @@ class Updates(Watching):
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
-        self.ended = _plain(_attributes(self.training))
+        self.ended = as_plain(attributes_of(self.training))
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
@@ -214,13 +207,13 @@ class Updates(Watching):
             self._save(runner)
 
     def _save(self, runner: Run) -> None:
-        held = _attributes(self.training)
-        now, before = _plain(held), self._first or {}
+        held = attributes_of(self.training)
+        now, before = as_plain(held), self._first or {}
         self._then = now
         changed = [k for k, v in now.items() if v is None or before.get(k) != v]
         parameters = self._parameters()
         for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
-            self.changed[key] = _copy(getattr(*held[key]), parameters)
+            self.changed[key] = copy_of(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
 
 
@@ -245,124 +238,6 @@ def _noted(
         put(owner, name, value)
 
     return patch.multiple(kind, __getattribute__=reads, __setattr__=sets)
-
-
-def _owners(training: Training) -> dict[tuple[Shared, int], Any]:
-    """Model, loss, hooks, data set, optimizer, what of the user's objects they keep,
-    and the files that they are in: by class, and number among those of the class."""
-    runner, loader = training.runner, training.loaders[0]
-    names = ("dataset", "collate_fn", "sampler")
-    data = (getattr(loader, name, None) for name in names)
-    found: dict[tuple[Shared, int], Any] = {}
-    numbers: Counter[Any] = Counter()
-    modules = runner.session.step_module.modules()  # of model and loss
-    for owner in keepers((*modules, *own_parts(runner), *data)):
-        found[type(owner), numbers[type(owner)]] = owner
-        numbers[type(owner)] += 1
-    return {**found, **{(owner, _SHARED): owner for owner in shared()}}
-
-
-def _attributes(training: Training) -> dict[Key, tuple[Any, str]]:
-    """Owner and name of what a checkpoint has nothing of, by class, number and name."""
-    found: dict[Key, tuple[Any, str]] = {}
-    saved = {id(one) for one in training.runner.session.step_module.modules()}
-    for (kind, number), owner in _owners(training).items():
-        for name in _unsaved(kind, owner):
-            if id(getattr(owner, name)) not in saved:
-                found[kind, number, name] = owner, name
-    return found
-
-
-def _unsaved(kind: Shared, owner: Any) -> Iterator[str]:
-    """Names of its attributes that no checkpoint has."""
-    if kind is owner:  # a file, or a class itself
-        yield from (name for name, value in vars(owner).items() if _gives(value))
-        yield from (name for name, _ in numbers_of(owner))
-        return
-    own = {n for k, names in _SAVED.items() if isinstance(owner, k) for n in names}
-    site = defined(kind)  # those of a library tell what it did to this very object
-    known: Iterable[str] = getattr(owner, "__dict__", {})
-    if site is None or is_library(site):  # a hook may change what it was made with
-        known = set(getattr(owner, "__constants__", ())) & set(known)
-    unsaved = getattr(owner, "_non_persistent_buffers_set", ())
-    yield from (name for name in (*known, *unsaved) if name not in own)
-
-
-def _plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
-    """Their numbers and tensors, as digests; None: a source of random numbers."""
-    found: dict[Key, Any] = {}
-    for key, (owner, name) in attributes.items():
-        value = getattr(owner, name)
-        if _gives(value):
-            found[key] = None
-        elif _has_state(value):
-            with suppress(Exception):  # of the user's own
-                state = dict(value.state_dict())
-                plain = [v for v in state.values() if isinstance(v, (int, float, list))]
-                found[key] = f"{digest(state)} {plain}"
-        elif tensors := [*held(value), *hidden(value)]:
-            found[key] = digest(tensors)
-        elif isinstance(value, (np.ndarray, np.generic)):
-            found[key] = hashlib.sha256(value.tobytes()).hexdigest()
-        elif isinstance(value, _SCALARS) or (
-            isinstance(value, (list, tuple, deque, dict)) and len(value) <= _LONGEST
-        ):
-            found[key] = repr(value)
-        elif isinstance(value, set) and len(value) <= _LONGEST:
-            found[key] = repr(sorted(map(repr, value)))
-    return found
-
-
-def _gives(value: Any) -> bool:
-    """Whether it gives each value once: by chance, or one after the other."""
-    draws = type(value).__name__ in _SOURCES
-    return draws or (isinstance(value, Iterator) and not isinstance(value, IOBase))
-
-
-class _State(dict):
-    """The state of what has one of its own."""
-
-
-def _has_state(value: Any) -> bool:
-    """Whether it is an optimizer, a schedule, a scaler or the like."""
-    kind = type(value)
-    own = hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
-    return own and not isinstance(value, nn.Module)
-
-
-def _copy(value: Any, known: dict[int, Any]) -> Any:
-    """`value` now, with what is `known` by id; None of what cannot be copied."""
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if tensors := hidden(value):
-        return [one.detach().clone() for one in tensors]
-    if isinstance(value, deque):
-        return deque((_copy(one, known) for one in value), value.maxlen)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of `cycle`, which newer Pythons keep
-            if _has_state(value):
-                return _State(deepcopy(value.state_dict()))
-            copied = map_tensors(lambda one: one.detach().clone(), value)
-            return deepcopy(copied, {**known})
-    except Exception:  # noqa: BLE001 - the user's own
-        return None
-
-
-def _put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
-    now = getattr(owner, name, None)
-    if value is None:
-        return
-    if isinstance(now, torch.Generator):
-        now.set_state(value)
-    elif isinstance(value, _State):
-        if now is not None:  # else it is made later
-            now.load_state_dict(deepcopy(dict(value)))  # which an optimizer changes
-    elif tensors := hidden(now):
-        for one, saved in zip(tensors, value):
-            one.detach().copy_(saved)
-    else:
-        setattr(owner, name, _copy(value, known))
 
 
 def differences(
@@ -393,7 +268,7 @@ def differences(
         without = resumed(rest) if differs else second
         blame = _difference(whole, without, [key], sure=True)
         # what is made in an update cannot be put there before
-        sure = isinstance(carried[key], _State) or not _differ(key, whole, first)
+        sure = isinstance(carried[key], State) or not _differ(key, whole, first)
         if blame is None and sure and _differ(key, first, without):
             blame = _begins_anew(key, first)
         blamed += [blame] if blame else []
@@ -423,16 +298,20 @@ def begins_late(first: Updates, resumed: Callable[..., Updates]) -> Iterator[Fin
 def _begins_anew(key: Key, first: Updates) -> Finding | None:
     """Of what is otherwise after a resume: that it is, where it is not only shown."""
     kind, number, name = key
-    if number == _SHARED or not isinstance(kind, type):
+    of_class = number == SHARED and isinstance(kind, type)
+    if of_class or isinstance(kind, FunctionType):
         return None
-    owner = _owners(first.training).get((kind, number))  # it may be gone since the save
+    owner = owners_of(first.training).get(
+        (kind, number)
+    )  # it may be gone since the save
     value = getattr(owner, name, None)
-    has_state = _has_state(value)
+    stateful = has_state(value)
     of_weights = hidden(value) or _like_weights(value, first.training.runner.model)
-    if not (of_weights or has_state or decides(kind, name)):
+    if not (of_weights or stateful or decides(kind, name)):
         return None
-    remedy = _STATE if has_state else _WORDS["update"][1]
-    row = (f"self.{name}", _ANEW, remedy, assigned(kind, name)[0])
+    remedy = _STATE if stateful else _WORDS["update"][1]
+    what = f"self.{name}" if isinstance(kind, type) else name
+    row = (what, _ANEW, remedy, assigned(kind, name)[0])
     return Finding("differs", "resume", *row)
 
 
@@ -475,14 +354,16 @@ def _difference(
     why, remedy = _WORDS[what]
     if what == "update" and any(isinstance(part, Optimizer) for part in own):
         remedy = _OPTIMIZER
+    elif [name for _, _, name in keys] == [TRAINS]:
+        remedy = _FREES
     mine = [
         (kind, name)
         for kind, at, name in keys
-        if sure or at == _SHARED or (kind is type(dataset)) is of_data
+        if sure or at == SHARED or (kind is type(dataset)) is of_data
     ]
     kinds = ((kind, n) for kind, n in mine if not isinstance(kind, FunctionType))
     of_class = (assigned(kind, name)[0] for kind, name in kinds)
-    files = (one for one, _ in _owners(training) if isinstance(one, ModuleType))
+    files = (one for one, _ in owners_of(training) if isinstance(one, ModuleType))
     of_files = (stored(one, name, "attr") for one in files for _, name in mine)
     lines = filter(None, chain(of_class, of_files))
     site = next(lines, None) or defined(getattr(owner, method, None))
