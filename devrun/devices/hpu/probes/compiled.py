@@ -28,34 +28,27 @@ _LATE = "it is read once, when the SDK is imported, which was before: nothing ch
 _LAZY = "in lazy mode, the SDK's up to 1.21 where nothing is set, it raises"
 
 
-def or_uncompiled(
-    step: Callable[..., Any], note: Notebook, past: str = ""
-) -> Callable[..., Any]:
+def or_uncompiled(step: Callable[..., Any], past: str = "") -> Callable[..., Any]:
     """`step` without modes of a rehearsal, which a compiler would trace; or, where
     these are needed, as it is written.
 
     Args:
-        note: what tells a line that the modes get past.
         past: the compiler's error that is got past so too.
     """
 
     def stepped(*args: Any, **kwargs: Any) -> Any:
-        untold = None
         try:
             with torch._C.DisableTorchFunction(), as_compiled():
                 return step(*args, **kwargs)
         except Exception as error:
             kind = type(error)
-            if kind.__module__ == "torch._dynamo.exc" and kind.__name__ != past:
-                if kind.__name__ != _OPERATOR:
-                    raise  # of what cannot be compiled by anybody
-                untold = error
+            # as what a mode puts in the place of a call that names CUDA
+            of_cuda = kind.__name__ == _OPERATOR and "cuda" in str(error)
+            known = of_cuda or kind.__name__ == past
+            if kind.__module__ == "torch._dynamo.exc" and not known:
+                raise  # of what cannot be compiled by anybody
         with uncompiled():
-            made = step(*args, **kwargs)
-        told = {one.site for one in note.seen.values()}
-        if untold and sites.of_error(untold) not in told:
-            raise untold
-        return made
+            return step(*args, **kwargs)
 
     return stepped
 
@@ -91,8 +84,8 @@ def compiling(note: Notebook, lazy: bool) -> Iterator[None]:
             note.found(Finding("breaks", "torch.compile", name, _LAZY, _EARLIER, site))
             return made
         if not isinstance(made, nn.Module):
-            return or_uncompiled(made, note, _OPERATOR)
-        made.forward = or_uncompiled(made.forward, note, _OPERATOR)
+            return or_uncompiled(made, _OPERATOR)
+        made.forward = or_uncompiled(made.forward, _OPERATOR)
         return made
 
     with uncompiled(), patch.object(torch, "compile", compile):

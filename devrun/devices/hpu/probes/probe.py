@@ -79,8 +79,8 @@ class HPUProbe(Probe):
     def getting_past(self) -> AbstractContextManager[Any]:
         if self.request.mode == "lazy":
             return placed(hosted("hpu", self.note))
-        train = or_uncompiled(HPUAdapter.train_step, self.note)
-        test = or_uncompiled(HPUAdapter.eval_step, self.note)
+        train = or_uncompiled(HPUAdapter.train_step)
+        test = or_uncompiled(HPUAdapter.eval_step)
         return placed(patch.multiple(HPUAdapter, train_step=train, eval_step=test))
 
     def after(self, training: Training) -> Iterator[Finding]:
