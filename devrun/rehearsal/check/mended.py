@@ -19,6 +19,8 @@ REFUSALS = (RuntimeError, TypeError, IndexError, ValueError)
 _VALUES = ("__bool__", "__float__", "__int__", "__index__", "__len__", "__iter__")
 _SHAPES = ("view", "reshape", "expand", "unflatten")
 _INDEX = re.compile("ind(ex|ices)|[Ll]ong|int(eger|64)")
+_NEEDS = re.compile(r"requires the (\w+) parameter")
+"""Of a call that torch took without it before, as if it were false."""
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "__matmul__")
 Given = Tuple[Any, Any]
 """Arguments by place, and by name."""
@@ -85,6 +87,8 @@ def _instead(func: Any, args: Any, kwargs: Any, said: str) -> tuple[Any, bool]:
 
 def _ways(args: Any, kwargs: Any, said: str) -> Iterator[Given]:
     """Other values to call it with, after it `said` why it takes not these."""
+    if needed := _NEEDS.search(said):
+        yield args, {**kwargs, needed[1]: False}
     floats = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
     if floats:
         kind = next((one for one in floats if one.requires_grad), floats[0]).dtype
