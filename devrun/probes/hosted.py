@@ -25,7 +25,7 @@ from devrun.probes import sites
 from devrun.probes.births import GLOBAL, birth_of, built_at, hidden, tag_attributes
 from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.notebook import Notebook
-from devrun.probes.origins import PLACED, Host
+from devrun.probes.origins import DRAWS, ON_HOST, PLACED, Host
 from devrun.tensors import held, map_tensors, tensors_in
 from devrun.text import joined
 
@@ -80,6 +80,12 @@ class Hosted(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if kwargs.get("generator") in ON_HOST and self._fills(args, kwargs):
+            self._note.found(Finding("breaks", MISMATCH, *DRAWS, sites.here(2)))
+            if not _changes(func):
+                args, kwargs = self._on_host(args, kwargs)
+                return to_device(self._device, func(*args, **kwargs))
+            kwargs = {**kwargs, "generator": None}
         try:
             out = func(*args, **kwargs)
         except _REFUSALS as error:
@@ -88,7 +94,9 @@ class Hosted(TorchFunctionMode):
                     given, named = way(args, kwargs)
                     # here, as who asks is below the function of a mode
                     out = func(*given, **named)
-                    if kind in ("refused", "sparse"):
+                    if kind != "lengths":
+                        # as it is once mended, also where what is changed in place
+                        # stays on the host
                         out = to_device(self._device, out)
                 except _REFUSALS:
                     continue
@@ -126,6 +134,11 @@ class Hosted(TorchFunctionMode):
 
     def _on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.device.type == self._device
+
+    def _fills(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call that draws has the device as its place."""
+        place = str(kwargs.get("device")).partition(":")[0]
+        return place == self._device or any(map(self._on_device, args[:1]))
 
     def _packed(self, args: Any, kwargs: Any) -> Any:
         padded, lengths, *rest = args

@@ -94,6 +94,12 @@ PLACED = Origins()
 ON_HOST: set[Any] = set()
 """Generators that the user's code made without a device; not every torch can refer
 to one weakly."""
+DRAWS = (
+    "torch.Generator",
+    "it is one of the host, and the device draws by its own",
+    "torch.Generator(device=x.device), or draw without device= and .to(x.device)",
+)
+"""What is told where one of them fills a tensor of the device: what, why, remedy."""
 
 
 def flat_tensors(values: Any) -> Iterator[Tensor]:

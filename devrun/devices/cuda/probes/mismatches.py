@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from devrun.devices.cuda.probes.watch import Judge, Op
 from devrun.probes.births import tag_attributes
 from devrun.probes.finding import MISMATCH
-from devrun.probes.origins import DEVICE, Host, Origins
+from devrun.probes.origins import DEVICE, DRAWS, Host, Origins
 from devrun.probes.sites import line_asking
 
 _MIXED = frozenset(
@@ -25,11 +25,6 @@ _LENGTHS = (
     "lengths of pack_padded_sequence",
     "they are on the device, and it reads them on the host",
     "lengths.cpu(), or lengths that no batch takes to the device",
-)
-_DRAWS = (
-    "torch.Generator",
-    "it is one of the host, and the device draws by its own",
-    "torch.Generator(device=x.device), or draw without device= and .to(x.device)",
 )
 _NUMPY = (
     "numpy reads the host's memory only: a TypeError on the device",
@@ -68,7 +63,7 @@ class Mismatches(Judge):
     def leaves(self, call: str) -> None:
         site = line_asking()
         if site and call == "generator":
-            self._note(MISMATCH, *_DRAWS, site)
+            self._note(MISMATCH, *DRAWS, site)
         elif site and call in ("numpy", "__array__"):
             what = ".numpy()" if call == "numpy" else "numpy"
             self._note("numpy on the device", what, *_NUMPY, site)
