@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from devrun.config.tree import inside
 from devrun.hooks.base import Priority
-from devrun.probes.finding import Finding
+from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.keys import BatchSize
 from devrun.probes.probe import Probe, Training
 from devrun.probes.workarounds import refusal
@@ -69,6 +69,8 @@ class LastBatch(Probe):
         except Exception as error:  # noqa: BLE001 - the user's own: a finding
             one, seen = refusal(error), self.note.seen.values()
             if one.site in {each.site for each in seen if each.kind == "raises"}:
+                return
+            if one.kind == MISMATCH:  # a batch of any size meets it
                 return
             size, fix, remedy = self._size.samples, {_DROP: True}, f"{_DROP}: true"
             why = f"the last batch of an epoch has {left} of {size} samples: {one.why}"
