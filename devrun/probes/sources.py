@@ -34,7 +34,8 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
     among = r"(self\.\w+\s*,\s*)*"  # self.a, self.b = ...
     own = re.compile(rf"\s*{among}self\.{word}\s*(:|=[^=]|,[^()]*=)|{registers}")
-    plain = re.compile(rf"{start}{word}\s*(:|=[^=])")
+    # `name = self.name[...]` only reads it
+    plain = re.compile(rf"{start}{word}\s*(:|=[^=])(?!.*\bself\.{word}\b)")
     for one in (owner,) if is_module else owner.__mro__:
         lines, first, file = _source(one)
         for wanted in (own, plain):
