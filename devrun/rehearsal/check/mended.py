@@ -89,6 +89,9 @@ def _ways(args: Any, kwargs: Any, said: str) -> Iterator[Given]:
     """Other values to call it with, after it `said` why it takes not these."""
     if needed := _NEEDS.search(said):
         yield args, {**kwargs, needed[1]: False}
+    if "bool tensor" in said:  # a mask was of bytes before
+        byte = torch.uint8
+        yield _each(lambda x: x.to(byte) if x.dtype is torch.bool else x, args, kwargs)
     floats = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
     if floats:
         kind = next((one for one in floats if one.requires_grad), floats[0]).dtype
