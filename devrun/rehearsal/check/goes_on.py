@@ -72,6 +72,15 @@ class GoesOn:
         self.reduced: dict[str, int] = {}
         """Key of the config -> the size that it has when nothing is made smaller."""
 
+    def renews(self, error: Exception) -> bool:
+        """Whether what cannot be built asks for what numpy has now, and is tried
+        again."""
+        cause: Any = error.__cause__ or error
+        if not self._sources.renew(cause):
+            return False
+        self._note.found(refusal(cause))
+        return True
+
     def whole(self, error: Exception) -> dict[str, int]:
         """Of the sizes that were made smaller, those that `error` names."""
         text = str(error)
@@ -205,13 +214,16 @@ class GoesOn:
 
         @wraps(given)  # whose lines are the user's
         def read(dataset: Any, index: Any) -> Any:
-            try:
-                return given(dataset, index)
-            except Exception as error:
-                if isinstance(error, IndexError) and index >= len(dataset):
-                    raise
-                self._note.found(refusal(error))
-                return _another(given, dataset, error)  # as a run that resumes does
+            while True:
+                try:
+                    return given(dataset, index)
+                except Exception as error:
+                    if isinstance(error, IndexError) and index >= len(dataset):
+                        raise
+                    self._note.found(refusal(error))
+                    if not self._sources.renew(error):
+                        # as a run that resumes does
+                        return _another(given, dataset, error)
 
         return read
 

@@ -39,6 +39,9 @@ _SHORT = "is_short"
 _GUARDED = "is_guarded"
 _NONE = "NoneType"
 """In what is raised where a variable, which others may share, is None."""
+_LOST = re.compile(r"`np\.(\w+)` was .*?`(np\.)?(\w+)`")
+"""What numpy says of a name that it has no more: that, and what to take instead."""
+_BUILTINS = '__import__("builtins")'
 _SHAPES = re.compile(
     r"shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|\dD|single"
 )
@@ -89,6 +92,8 @@ class Sources:
             follows: whether it raised for want of what was left out before it.
             kinds: of statements that may go.
         """
+        if renewed := self.renew(error):
+            return Left(renewed)
         last = [ast.Return] if kinds is ast.stmt and self._stands_in else []
         ways = product((kinds, *last), self._places(error))
         for kind, (frame, inside, line) in ways:
@@ -112,6 +117,14 @@ class Sources:
             cuts = not asks and _weighs(gone, frame)
             return Left(f"{code.co_filename}:{gone.lineno}", cuts)
         return Left(None)
+
+    def renew(self, error: BaseException) -> str | None:
+        """Have what led to `error` ask for what took the place of a name that numpy
+        has no more; the line of that."""
+        for frame, inside, line in self._places(error):
+            if _renewed(inside, line, error) and self._replaced(frame.f_code):
+                return f"{frame.f_code.co_filename}:{line}"
+        return None
 
     def end_loop(self, error: BaseException) -> str | None:
         """Let the loops that led to `error` have a few turns, or if they had, the
@@ -364,6 +377,19 @@ def _renamed(inside: Any, line: int, error: KeyError, frame: FrameType) -> Any:
             node.value = get_close_matches(str(node.value), names, 1, 0)[0]
             return statement
     return None
+
+
+def _renewed(inside: Any, line: int, error: BaseException) -> bool:
+    """Whether the statement at `line` asks for another name of numpy's than it did."""
+    lost, renewed = _LOST.search(str(error)), False
+    for node in ast.walk(_innermost(inside, line)) if lost else ():
+        of_module = isinstance(getattr(node, "value", None), ast.Name)
+        if of_module and lost and getattr(node, "attr", None) == lost[1]:
+            node.attr, renewed = lost[3], True  # type: ignore[attr-defined]
+            if not lost[2]:
+                builtins = ast.parse(_BUILTINS, mode="eval").body
+                node.value = builtins  # type: ignore[attr-defined]
+    return renewed
 
 
 def _weighs(gone: ast.AST, frame: FrameType) -> bool:

@@ -174,6 +174,8 @@ def _trained(
             if training is not None:
                 for probe in probing:
                     safely(note, probe.finish, training)
+            elif going.renews(error):
+                continue
             changes = _whole(error, note, going) or _around(error, cfg, note, probing)
             if changes is None:
                 return None

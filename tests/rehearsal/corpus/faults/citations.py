@@ -1,5 +1,6 @@
-"""Papers that cite each other: graph convolutions after the examples of PyTorch Geometric."""
+"""Papers that cite each other: graph convolutions, written for an older torch and numpy."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -24,8 +25,10 @@ class Papers(Dataset):
         draw = torch.Generator().manual_seed(i)
         edges = torch.randint(0, self.papers, (2, self.citations), generator=draw)
         edges[:, -1] = self.papers - 1
+        x = np.random.RandomState(i).rand(self.papers, 8).astype(np.float)  # fault[cpu,cuda,hpu]: raises
+        # remedy: x = np.random.RandomState(i).rand(self.papers, 8)
         return {
-            "x": torch.rand(self.papers, 8, generator=draw),
+            "x": torch.from_numpy(x).float(),
             "edge_index": edges,
             "y": torch.randint(0, 3, (self.papers,), generator=draw),
             "train_mask": torch.rand(self.papers, generator=draw) < 0.6,
@@ -57,7 +60,8 @@ class Gcn(nn.Module):
         self.convs = [GCNConv(features, hidden), GCNConv(hidden, hidden)]  # fault[cpu]: not registered; fault[cuda,hpu]: device mismatch
         # remedy: self.convs = nn.ModuleList([GCNConv(features, hidden), GCNConv(hidden, hidden)])
         self.head = nn.Linear(hidden, classes)
-        self.decode = nn.Bilinear(hidden, hidden, 1)
+        self.decode = nn.Bilinear(hidden, hidden, np.int(1))  # fault[cpu,cuda,hpu]: raises
+        # remedy: self.decode = nn.Bilinear(hidden, hidden, 1)
 
     def forward(self, x, edge_index, y, train_mask):
         n, papers = y.shape
@@ -70,6 +74,9 @@ class Gcn(nn.Module):
         mask = train_mask.flatten()
         loss = F.nll_loss(out[mask], y.flatten()[mask])  # fault[cuda]: x[mask]; fault[hpu]: host waits
         # remedy: loss = (F.nll_loss(out, y.flatten(), reduction="none") * mask).sum() / mask.sum()
+        rest = 1 - mask  # fault[cpu,cuda,hpu]: raises
+        # remedy: rest = ~mask
+        loss = loss - 0.01 * ((out.exp() * out).sum(1) * rest.float()).mean()
         links = self.links(h, edge_index)
         right = out.argmax(1) == y.flatten()
         share = int((right & mask).sum()) / int(mask.sum())  # fault[cuda,hpu]: host
