@@ -18,7 +18,7 @@ from poptorch import _limits, _rules
 from poptorch import _torch_private as private
 from poptorch._errors import Error
 from poptorch._operators import Operators, check_operators
-from poptorch._refusals import Detour, collecting, filled, stack_here
+from poptorch._refusals import Detour, collecting, filled, reached, stack_here
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
 from poptorch._tape import Node, Slot, Tape, ancestors
 from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
@@ -220,7 +220,7 @@ class Recorder(TorchFunctionMode):
             if name == private.PACKS:
                 self._sizes = result[1]
             with self.fake_mode:
-                result = pytree.tree_map(filled, result)
+                result = reached(result, leaves)
         out = leaves_of(result)
         _show_as(_DEVICE, out)
         produced = [

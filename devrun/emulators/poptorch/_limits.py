@@ -42,19 +42,8 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             "Bincount `minlength` must be specified and must be a constant. On the IPU "
             "MK2 platform the minimum length is also the maximum length"
         )
-    if name == "embedding":
-        for place, key in ((5, "scale_grad_by_freq"), (6, "sparse")):
-            if argument(args, kwargs, place, key):
-                raise Error(f"Unsupported aten::embedding operation: {key}")
-    if name == "embedding_bag":
-        for place, key in ((5, "scale_grad_by_freq"), (7, "sparse")):
-            if argument(args, kwargs, place, key):
-                raise Error(f"Unsupported aten::embedding_bag operation: {key}")
-        if argument(args, kwargs, 10, "padding_idx") is not None:
-            raise Error(
-                "Unsupported aten::embedding_bag operation: padding_idx parameter is "
-                "unsupported."
-            )
+    if name in ("embedding", "embedding_bag"):
+        _check_embedding(name, args, kwargs)
     if name == "interpolate":
         _check_interpolate(args, kwargs)
     if name.startswith("adaptive_avg_pool"):
@@ -65,6 +54,8 @@ def check(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _check_recurrent(name, args)
     if name.startswith("max_pool") and kwargs.get("return_indices"):
         raise Error(f"{name}: return_indices is not supported on the IPU")
+    if name == "topk" and argument(args, kwargs, 4, "sorted") is False:
+        raise Error("topk: sorted=False is not supported on the IPU")
     if name.startswith("conv_transpose"):
         dilation = argument(args, kwargs, 7, "dilation")
         if any(one != 1 for one in _each(dilation, 1)):
@@ -105,6 +96,23 @@ def is_to_host(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 def _each(value: Any, count: int) -> tuple[Any, ...]:
     """`value` for each of `count` dimensions."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value or 1,) * count
+
+
+def _check_embedding(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Of tables: how gradients are made of them, and what a bag leaves out."""
+    if name == "embedding":
+        for place, key in ((5, "scale_grad_by_freq"), (6, "sparse")):
+            if argument(args, kwargs, place, key):
+                raise Error(f"Unsupported aten::embedding operation: {key}")
+    if name == "embedding_bag":
+        for place, key in ((5, "scale_grad_by_freq"), (7, "sparse")):
+            if argument(args, kwargs, place, key):
+                raise Error(f"Unsupported aten::embedding_bag operation: {key}")
+        if argument(args, kwargs, 10, "padding_idx") is not None:
+            raise Error(
+                "Unsupported aten::embedding_bag operation: padding_idx parameter is "
+                "unsupported."
+            )
 
 
 def _check_interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -289,6 +289,21 @@ def filled(value: Any) -> Any:
     return torch.zeros(value.shape, dtype=value.dtype)
 
 
+def reached(result: Any, sources: Iterable[Any]) -> Any:
+    """`result` filled, through which gradients reach the tensors of `sources`."""
+    tensors = (leaf for leaf in sources if isinstance(leaf, torch.Tensor))
+    trained = any(leaf.requires_grad for leaf in tensors) and torch.is_grad_enabled()
+
+    def made(leaf: Any) -> Any:
+        like = filled(leaf)
+        is_float = isinstance(like, torch.Tensor) and like.is_floating_point()
+        if not (trained and is_float):
+            return like
+        return like.detach().requires_grad_().clone()  # which may be changed in place
+
+    return pytree.tree_map(made, result)
+
+
 def _fit(value: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     for dim, size in enumerate(shape):
         value = value.narrow(dim, 0, min(size, value.shape[dim]))

@@ -37,6 +37,7 @@ _BY_NAME: Mapping[str, str] = {
     "x.flip(time); nn.Dropout between them; no packed sequences",
     r"(adaptive_)?max_pool.*": "without return_indices",
     r"conv_transpose.*": "dilation=1",
+    r"topk": "without sorted=False",
     r"__setitem__": "build the result with torch.stack or torch.cat, and no step in "
     "the slice",
     r"backward|register_hook|retain_grad": "remove it from forward: the compiler makes "
