@@ -32,7 +32,7 @@ _EVALUATION = "GLOBAL_STATE changed: grad_mode"
 _ARTEFACT = re.compile(
     rf"{re.escape(EMULATORS)}|`<unknown module>\.TensorBase\."
     r"|pack_padded|pad_packed|_ctc_loss|sys\._getframe|a super\(\) attribute"
-    r"|step_unsupported"
+    r"|wrap RNN, GRU, or LSTM|step_unsupported"
 )
 """In the reason of a break that the emulation brings about, or torch at all times; the
 last is of one in a function that is called there, and does not say which."""
@@ -45,14 +45,26 @@ class CompileLog:
 
     def __init__(self) -> None:
         self._breaks = len(_kept(_BREAKS))
+        self._skipped = _skipped()
         self._failures = {code: len(said) for code, said in _kept(_AGAIN).items()}
 
     def findings(self) -> Iterator[Finding]:
         """Each place at which a graph ends, and each function with many graphs."""
-        for reason in list(_kept(_BREAKS))[self._breaks :]:
-            if not _ARTEFACT.search(reason.reason):
-                what, remedy = _words(reason.reason)
-                stack = [(f.filename, f.lineno or 0) for f in reason.user_stack or ()]
+        breaks = [
+            (one.reason, [(f.filename, f.lineno or 0) for f in one.user_stack or ()])
+            for one in list(_kept(_BREAKS))[self._breaks :]
+        ]
+        breaks += [
+            (
+                one.fail_reason,
+                [(one.fail_user_frame_filename, one.fail_user_frame_lineno)],
+            )
+            for one in _skipped()
+            if one not in self._skipped
+        ]
+        for reason, stack in breaks:
+            if not _ARTEFACT.search(reason):
+                what, remedy = _words(reason)
                 yield from found_at(GRAPH_BREAK, what, stack, remedy)
         for code, said in list(_kept(_AGAIN).items()):
             said = said[self._failures.get(code, 0) :]
@@ -90,6 +102,12 @@ def _words(reason: str) -> tuple[str, str]:
     if what.startswith("Failed to trace builtin") and explained:
         what = explained[0].partition("builtin operator ")[2] or what
     return what, hints[0] if hints else ""
+
+
+def _skipped() -> list[Any]:
+    """Records of functions that are not compiled at all: a graph broke in a loop."""
+    every = _kept("get_compilation_metrics")
+    return [one for one in every() if one.fail_type == "Unsupported"] if every else []
 
 
 def _kept(name: str) -> Any:

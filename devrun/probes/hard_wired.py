@@ -374,7 +374,12 @@ class Substitutes(TorchFunctionMode):
             given = args[0] if args else kwargs.get(key, _CUDA)
             if _is_cuda(given) and kwargs.get("enabled", True):
                 of_cuda = type(self_).__module__.startswith(_AMP)
-                self._tell(f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')", name)
+                caller, by = sys._getframe(1), sys._getframe(1).f_code
+                # a compiler makes it again: in a graph, or at the head of a function
+                head = caller.f_lineno == by.co_firstlineno
+                if not head and by.co_name != "_enter_autocast":
+                    what = f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')"
+                    self._tell(what, name)
                 kwargs.pop(key, None)
                 # elsewhere torch has neither; an older one scales on CUDA alone
                 scales = self._device == _HOST and not lacks("2.3")
