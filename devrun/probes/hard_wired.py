@@ -374,10 +374,11 @@ class Substitutes(TorchFunctionMode):
             given = args[0] if args else kwargs.get(key, _CUDA)
             if _is_cuda(given) and kwargs.get("enabled", True):
                 of_cuda = type(self_).__module__.startswith(_AMP)
-                caller, by = sys._getframe(1), sys._getframe(1).f_code
+                caller = sys._getframe(1)
+                code = caller.f_code
                 # a compiler makes it again: in a graph, or at the head of a function
-                head = caller.f_lineno == by.co_firstlineno
-                if not head and by.co_name != "_enter_autocast":
+                again = caller.f_lineno == code.co_firstlineno
+                if not again and code.co_name != "_enter_autocast":
                     what = f"{_AMP}.{name}" if of_cuda else f"{name}('cuda')"
                     self._tell(what, name)
                 kwargs.pop(key, None)
