@@ -43,7 +43,8 @@ _LOST = re.compile(r"`np\.(\w+)` was .*?`(np\.)?(\w+)`")
 """What numpy says of a name that it has no more: that, and what to take instead."""
 _BUILTINS = '__import__("builtins")'
 _SHAPES = re.compile(
-    r"shape|size|[Dd]imension|channels|expand|broadcast|multiplied|ambiguous|0-d|\dD|single"
+    r"shape|size|[Dd]imension|channels|elements|expand|broadcast|multiplied|ambiguous"
+    r"|0-d|\dD|single"
 )
 
 
