@@ -81,7 +81,8 @@ class Hosted(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if kwargs.get("generator") in ON_HOST and self._fills(args, kwargs):
-            self._note.found(Finding("breaks", MISMATCH, *DRAWS, sites.here(2)))
+            if site := sites.here(2):
+                self._note.found(Finding("breaks", MISMATCH, *DRAWS, site))
             if not _changes(func):
                 args, kwargs = self._on_host(args, kwargs)
                 return to_device(self._device, func(*args, **kwargs))

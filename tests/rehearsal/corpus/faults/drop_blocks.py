@@ -19,7 +19,7 @@ class Planted(nn.Module):
 
     def forward(self, x):
         for block in self.blocks:
-            if self.draw.random() < 0.5:  # fault[ipu]: once
+            if self.draw.random() < 0.5:  # fault[ipu]: once; fault[hpu]: graph break
                 # remedy: if True:
                 x = x + torch.tanh(block(x))
         return self.head(x)
