@@ -107,8 +107,12 @@ def _words(reason: str) -> tuple[str, str]:
 def _skipped() -> list[Any]:
     """Records of functions that are not compiled at all: a graph broke in a loop."""
     every = _kept("get_compilation_metrics")
-    failed = [one for one in every() if one.fail_type == "Unsupported"] if every else []
-    return [one for one in failed if one.fail_user_frame_filename]
+    return [
+        one
+        for one in (every() if every else ())
+        if getattr(one, "fail_type", "") == "Unsupported"
+        and one.fail_user_frame_filename
+    ]
 
 
 def _kept(name: str) -> Any:

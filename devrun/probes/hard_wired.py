@@ -171,7 +171,7 @@ class Substitutes(TorchFunctionMode):
         import torch._dynamo
         from torch._dynamo.variables import UserDefinedClassVariable
 
-        UserDefinedClassVariable._in_graph_classes()
+        getattr(UserDefinedClassVariable, "_in_graph_classes", set)()
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
