@@ -123,8 +123,11 @@ class CaptureWatch:
         self._streams: dict[str, Any] = {"random": random._inst}
         self._streams["numpy.random"] = np.random.mtrand._rand
         files = {sys.modules.get(_class_of(one).__module__) for one in self._names}
+        self._functions: list[Any] = []
+        """Those of the files that the modules are in."""
         for file in files:
             if is_users(str(getattr(file, "__file__", ""))):
+                self._functions += filter(inspect.isfunction, vars(file).values())
                 for name, one in vars(file).items():
                     if isinstance(one, tuple(_GENERATORS)):
                         self._streams[f"the global {name}"] = one
@@ -144,7 +147,9 @@ class CaptureWatch:
         for name, state in self._before.items():
             if now[name] != state:
                 own = rf"\b{name.rpartition(' ')[2]}\b"
-                sites: Any = _sites_of(self._names, _DRAWS.get(name, own))
+                draws = _DRAWS.get(name, own)
+                sites: Any = _sites_of(self._names, draws)
+                sites = sites or _sites_of(self._functions, draws)
                 for site in sites or [_site_of(self._names)]:
                     self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():
@@ -244,7 +249,8 @@ def _sites_of(owners: Iterable[Any], *patterns: str) -> list[str]:
 
 def _lines_of(owners: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
     """`file:line`, method and code of each line of the users' classes and programs."""
-    kinds = [one if inspect.ismodule(one) else _class_of(one) for one in owners]
+    whole = (types.ModuleType, types.FunctionType)
+    kinds = [one if isinstance(one, whole) else _class_of(one) for one in owners]
     for kind in dict.fromkeys(kinds):
         try:
             lines, first = inspect.getsourcelines(kind)

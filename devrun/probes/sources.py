@@ -16,6 +16,9 @@ from torch import nn
 from devrun.probes.sites import user_line
 
 _TAKES = ("clear", "pop", "popleft", "popitem", "remove")
+_BEST = ("max", "min")
+"""Calls that compare their arguments by size."""
+_OWN = ("self", "cls")
 _BY_SIZE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _ADDS = ("append", "appendleft", "extend", "insert", "add")
 _Owner = Union[type, ModuleType, CodeType]
@@ -152,6 +155,9 @@ def decides(owner: _Owner, name: str) -> bool:
     computes = {id(part) for one in classes for part in ast.walk(one)}
     for node in nodes:
         sides: list[Any] = []
+        best = isinstance(node, ast.Call) and getattr(node.func, "id", "") in _BEST
+        if best and id(node) in own and any(_loads(one, name, of) for one in node.args):
+            return True  # `self.name = max(self.name, x)`
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], _BY_SIZE):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.BinOp) and id(node) in computes:
@@ -184,9 +190,10 @@ def _clears(node: Any, name: str) -> bool:
 
 
 def _loads(node: Any, name: str, of: str = "attr") -> bool:
-    """`self.name`, where it is read."""
+    """`self.name`, where it is read, and not `x.name`; of a file, `name`."""
     loaded = isinstance(getattr(node, "ctx", None), ast.Load)
-    return loaded and getattr(node, of, None) == name
+    mine = of == "id" or getattr(getattr(node, "value", None), "id", "") in _OWN
+    return loaded and mine and getattr(node, of, None) == name
 
 
 def made_at(model: nn.Module, name: str) -> str | None:

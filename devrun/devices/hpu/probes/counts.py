@@ -108,7 +108,8 @@ class Counts:
             site = self._named(what) or self._lines.get(MODEL)
             why = f"in {_LAYERS}: {why}"
         elif is_own(place.file):
-            if kind == SYNC or (kind == WIDE and what != _COPY):
+            moved = place.file == hosted.__file__  # as is told where it is made
+            if kind == SYNC or (kind == WIDE and (what != _COPY or moved)):
                 return None  # of a backward pass: of what is said elsewhere
             site = self._lines.get(WIDE) if kind == WIDE else self._named(what)
             why = f"in {_NOWHERE}: {why}" if site is None else why

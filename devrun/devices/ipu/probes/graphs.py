@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from torch.utils import checkpoint
 
 from devrun.config.tree import inside
-from devrun.devices.ipu.batch import rebuild
+from devrun.devices.ipu import adapter
+from devrun.devices.ipu.batch import Flat, rebuild, rows_of
 from devrun.devices.ipu.probes.arithmetic import Sizes
 from devrun.devices.ipu.probes.balance import Trace, traced
 from devrun.devices.ipu.probes.memory import Memory, is_large
@@ -24,6 +26,7 @@ from devrun.probes.finding import Finding
 from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training, own_hooks, safely
 from devrun.probes.sites import here, maker_of
+from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.torch_features import uncompiled
 
@@ -36,6 +39,9 @@ _PLANNED = (
     "poptorch.recomputationCheckpoint(h): only that is kept for the backward pass",
 )
 _TENSOR = "make it a tensor in the data set or its collate_fn"
+_ROWS = (
+    "return it with the samples in front, such as edges.T, padded to one number of rows"
+)
 
 
 class Graphs(Probe):
@@ -44,6 +50,8 @@ class Graphs(Probe):
     priority = Priority.LOWEST
     _sizes: Sizes | None = None
     _trace: Trace | None = None
+    _maker: str | None = None
+    """The line that returns the batches."""
     _undivided: int | None = None
     """IPUs over which nothing divides the model."""
     _looked = False
@@ -52,8 +60,20 @@ class Graphs(Probe):
     @contextmanager
     def throughout(self) -> Iterator[None]:
         """PopTorch captures what is written, not what torch makes of it."""
-        with uncompiled(), patch.object(checkpoint, "checkpoint", self._called):
+        divided = patch.object(adapter, "rows_of", self._rows)
+        planned = patch.object(checkpoint, "checkpoint", self._called)
+        with uncompiled(), divided, planned:
             yield
+
+    def _rows(self, flat: Flat, parts: int) -> int:
+        """Those of the batch, whose tensors may have others here."""
+        try:
+            return rows_of(flat, parts)
+        except ConfigError as error:
+            if parts > 1 or any(not one.numel() for one in flat.tensors):
+                raise
+            self.note.found(replace(refusal(error), remedy=_ROWS, site=self._maker))
+            return len(flat.tensors[0]) if flat.tensors[0].dim() else 1
 
     def _called(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`torch.utils.checkpoint.checkpoint`, which does without."""
@@ -78,7 +98,7 @@ class Graphs(Probe):
         return {key_of(cfg, "num_ipus"): None} if self._undivided else {}
 
     def built(self, training: Training) -> None:
-        self._looked = False
+        self._looked, self._maker = False, maker_of(training.loaders[0])
         training.runner.register_hook(self)
 
     def before_train_iter(self, runner: Run) -> None:
@@ -148,5 +168,4 @@ class Graphs(Probe):
                     yield frozen(one)
                 seen.add(one.site)
             for path in sorted(each.changing):
-                site = maker_of(training.loaders[0])
-                yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
+                yield Finding("differs", "once", path, _CHANGES, _TENSOR, self._maker)
