@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from devrun.data.seeded import SeededCollate
 from devrun.errors import (
+    ConfigError,
     ConfigTypeError,
     DataError,
     DevrunError,
@@ -157,6 +158,8 @@ class GoesOn:
             return False
         if isinstance(error, ConfigTypeError) and self._sources.returns:
             return False  # a number stands in for what the step returns
+        if isinstance(error, ConfigError) and self._compiles and self._note.left_out:
+            return False  # a step stands in for one that updates by itself
         explained: dict[str, Any] = {}
         if isinstance(error.__cause__, IndexError):
             explained, error = {"why": str(error)}, error.__cause__
