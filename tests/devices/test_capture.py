@@ -50,9 +50,10 @@ def test_a_draw_of_random_numbers_is_found(act, name):
     with CaptureWatch(model := Part(act)) as seen:
         model(torch.zeros(1))
     (found,) = seen.findings
-    assert (found.what, found.site, found.random) == (f"draws from {name}", SITE, True)
+    site = f"{__file__}:{act.__code__.co_firstlineno + 1}"
+    assert (found.what, found.site, found.random) == (f"draws from {name}", site, True)
     told = found.message("ipu")
-    assert told.startswith(f"ipu: the forward pass at {SITE} draws from {name} in")
+    assert told.startswith(f"ipu: the forward pass at {site} draws from {name} in")
     assert "collate_fn" in told
     assert "\n" not in told
 
