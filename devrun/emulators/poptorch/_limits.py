@@ -100,19 +100,17 @@ def _each(value: Any, count: int) -> tuple[Any, ...]:
 
 def _check_embedding(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Of tables: how gradients are made of them, and what a bag leaves out."""
+    sparse = 6 if name == "embedding" else 7
+    for place, key in ((5, "scale_grad_by_freq"), (sparse, "sparse")):
+        if argument(args, kwargs, place, key):
+            raise Error(f"Unsupported aten::{name} operation: {key}")
     if name == "embedding":
-        for place, key in ((5, "scale_grad_by_freq"), (6, "sparse")):
-            if argument(args, kwargs, place, key):
-                raise Error(f"Unsupported aten::embedding operation: {key}")
-    if name == "embedding_bag":
-        for place, key in ((5, "scale_grad_by_freq"), (7, "sparse")):
-            if argument(args, kwargs, place, key):
-                raise Error(f"Unsupported aten::embedding_bag operation: {key}")
-        if argument(args, kwargs, 10, "padding_idx") is not None:
-            raise Error(
-                "Unsupported aten::embedding_bag operation: padding_idx parameter is "
-                "unsupported."
-            )
+        return
+    if argument(args, kwargs, 10, "padding_idx") is not None:
+        raise Error(
+            "Unsupported aten::embedding_bag operation: padding_idx parameter is "
+            "unsupported."
+        )
 
 
 def _check_interpolate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

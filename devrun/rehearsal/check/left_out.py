@@ -382,14 +382,17 @@ def _renamed(inside: Any, line: int, error: KeyError, frame: FrameType) -> Any:
 
 def _renewed(inside: Any, line: int, error: BaseException) -> bool:
     """Whether the statement at `line` asks for another name of numpy's than it did."""
-    lost, renewed = _LOST.search(str(error)), False
-    for node in ast.walk(_innermost(inside, line)) if lost else ():
-        of_module = isinstance(getattr(node, "value", None), ast.Name)
-        if of_module and lost and getattr(node, "attr", None) == lost[1]:
-            node.attr, renewed = lost[3], True  # type: ignore[attr-defined]
+    lost = _LOST.search(str(error))
+    if lost is None:
+        return False
+    renewed = False
+    for node in ast.walk(_innermost(inside, line)):
+        if not (isinstance(node, ast.Attribute) and node.attr == lost[1]):
+            continue
+        if isinstance(node.value, ast.Name):  # `np`, whatever it is called
+            node.attr, renewed = lost[3], True
             if not lost[2]:
-                builtins = ast.parse(_BUILTINS, mode="eval").body
-                node.value = builtins  # type: ignore[attr-defined]
+                node.value = ast.parse(_BUILTINS, mode="eval").body
     return renewed
 
 

@@ -301,9 +301,8 @@ def _begins_anew(key: Key, first: Updates) -> Finding | None:
     of_class = number == SHARED and isinstance(kind, type)
     if of_class or isinstance(kind, FunctionType):
         return None
-    owner = owners_of(first.training).get(
-        (kind, number)
-    )  # it may be gone since the save
+    # it may be gone since the save
+    owner = owners_of(first.training).get((kind, number))
     value = getattr(owner, name, None)
     stateful = has_state(value)
     of_weights = hidden(value) or _like_weights(value, first.training.runner.model)
