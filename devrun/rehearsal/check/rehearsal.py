@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -43,6 +44,8 @@ from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
 Build = Callable[[], Training]
+_KEPT = ("once", "frozen", "lost write")
+"""Kinds of what a graph goes on with as it was."""
 MOST = 12
 """Things that break and are got past, one after another."""
 
@@ -260,8 +263,10 @@ def _resume(
         if LATE not in {key[1] for key in note.seen}:  # it follows from those
             note.found(replace(refusal(error), kind="resume", fix=None))
         return
-    other = {"once", "frozen", "lost write"} & {key[1] for key in note.seen}
+    kept = [what for _, kind, what, _ in note.seen if kind in _KEPT]
+    # what a graph keeps makes updates differ, but not what the user's objects hold
+    follow = {"update", "weights", *re.findall(r"\w+", " ".join(kept))} if kept else ()
     told = differences(first, second, resumed, going.seconds)
     for finding in chain(told, begins_late(first, resumed)):
-        if finding.what == "data" or not other:
+        if finding.what == "data" or finding.what.rpartition(".")[2] not in follow:
             note.found(finding)
