@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -18,11 +18,18 @@ class Host:
         what: the call or attribute that made it.
         site: the user's line that did.
         remedy: what to write there, so that it is on the device.
+        read: whether a tensor of the device that was read is part of it.
     """
 
     what: str
     site: str | None = None
     remedy: str = ""
+    read: bool = field(default=False, compare=False)
+
+
+def joined(hosts: list[Host]) -> Host:
+    """What is computed of all of them: the first, which is why it is on the host."""
+    return replace(hosts[0], read=any(one.read for one in hosts))
 
 
 class Device:

@@ -22,6 +22,10 @@ _READ = (
 _BRANCH = "torch.where(condition, a, b) in place of the branch"
 _MASK = "torch.where(mask, x, 0) and a sum over mask, of the shape of x"
 _SIZES = "keep sizes and indices on the host"
+_MADE = (
+    "make it there, as torch.zeros(..., device=x.device); what stays the same is a "
+    "buffer of the model (register_buffer)"
+)
 _LABELS = {
     "item": (".item()", _READ),
     "tolist": (".tolist()", _READ),
@@ -33,6 +37,7 @@ _LABELS = {
     "__repr__": ("print", _READ),
     "__str__": ("print", _READ),
     "to": (".to('cpu')", _READ),
+    "copy": ("copy to the device", _MADE),
     "type": (".type(torch....Tensor)", "x.to(torch.float32) or another dtype"),
     "__index__": ("a tensor as index or size", _SIZES),
     "__getitem__": ("x[:n] of a tensor n", _SIZES),

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.probes.births import birth_of, built_on_host
 from devrun.probes.finding import Finding
-from devrun.probes.origins import DEVICE, ON_HOST, Host, Origins, flat_tensors
+from devrun.probes.origins import DEVICE, ON_HOST, Host, Origins, flat_tensors, joined
 from devrun.probes.sites import calling, is_foreign, line_asking
 from devrun.probes.streams import CLOCK
 from devrun.tensors import tensors_in
@@ -111,6 +111,7 @@ class Calls(TorchFunctionMode):
         self.autocast = torch.is_autocast_enabled("cpu")
         self.name = name = getattr(func, "__name__", "")
         first = args[0] if args else None
+        stays = name in _MOVES and self._stays(first)
         if kwargs.get("generator") in ON_HOST:
             if kwargs.get("device") or self._origins.on_device(first):
                 self._tell("generator")
@@ -131,6 +132,9 @@ class Calls(TorchFunctionMode):
         if name in _MOVES:
             if isinstance(made, Tensor) and not self._origins.on_device(made):
                 self._moved(made, args, kwargs)
+            waits = stays and not kwargs.get("non_blocking")
+            if waits and self._origins.on_device(made):
+                self._tell("copy")
         elif name in _FOLLOWS and isinstance(made, Tensor):
             to = args[1] if name == "type_as" else first
             if self._origins.on_device(to):
@@ -141,10 +145,17 @@ class Calls(TorchFunctionMode):
                 # what a call makes of tensors of the host alone is there too
                 given = [self._origins.of(one) for one in flat_tensors(args)]
                 hosts = [one for one in given if isinstance(one, Host)]
-                birth = hosts[0] if hosts and hosts == given else birth
+                birth = joined(hosts) if hosts and hosts == given else birth
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
+
+    def _stays(self, tensor: Any) -> bool:
+        """Whether it is on the host, also once what was told is mended, and was not
+        read from the device, which is told there."""
+        where = self._origins.of(tensor) if isinstance(tensor, Tensor) else None
+        made = isinstance(where, Host) and not where.read
+        return made and not self._origins.once_mended(tensor)
 
     def through(self, func: Any) -> Callable[..., Any]:
         """`func`, of which torch tells its modes nothing."""
@@ -181,7 +192,7 @@ class Calls(TorchFunctionMode):
         if leaves and name in _COPIES:
             # on the CPU it is the tensor itself; elsewhere, another one on the host
             made = made.clone()
-            self._origins.tag(made, Host(f".{name}()"))
+            self._origins.tag(made, Host(f".{name}()", read=True))
             if kwargs.get("non_blocking"):
                 CLOCK.start()
                 CLOCK.write([made], line_asking())
@@ -276,6 +287,7 @@ class Operators(TorchDispatchMode):
     ) -> None:
         if not on_device and len(hosts) < count:
             return
+        where = DEVICE if on_device else joined([host for _, host in hosts])
         for tensor in flat_tensors(made):
             if self._origins.of(tensor) is None:
-                self._origins.tag(tensor, DEVICE if on_device else hosts[0][1])
+                self._origins.tag(tensor, where)

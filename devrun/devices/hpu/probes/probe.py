@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from devrun.devices.hpu.probes.compiled import or_uncompiled
 from devrun.devices.hpu.probes.counts import MODEL, Counts
 from devrun.devices.hpu.probes.remedies import FROZEN, MEANS, WIDE, remedy_for
 from devrun.hooks.base import Priority
+from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import tag_attributes
 from devrun.probes.compile_log import RECOMPILATION, CompileLog
@@ -92,7 +94,7 @@ class HPUProbe(Probe):
             remedy = remedy_for(FROZEN, "draws" if one.random else "changes")
             yield Finding(severity, FROZEN, one.what, why, remedy, one.site)
         yield from counts.findings()
-        yield from _weights(training.runner.model)
+        yield from _weights(training.runner.session.step_module)
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
         # BatchShapes looks at what batches of many shapes bring about
@@ -119,10 +121,12 @@ class HPUProbe(Probe):
             yield Finding("breaks", "memory", what, why, LESS, size.site)
 
 
-def _weights(model: nn.Module) -> Iterator[Finding]:
-    """What the module itself holds in float64, by the line that makes it."""
+def _weights(step: StepModule) -> Iterator[Finding]:
+    """What model and loss hold in float64, by the line that makes it."""
     held: dict[str | None, list[str]] = {}
-    for path, owner in model.named_modules():
+    loss = step.loss if isinstance(step.loss, nn.Module) else nn.Module()
+    parts = chain(step.model.named_modules(), loss.named_modules(prefix="loss"))
+    for path, owner in parts:
         for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
             if tensor is not None and tensor.dtype is torch.float64:
                 site = assigned(type(owner), name)[0]

@@ -30,7 +30,7 @@ class Digits(Dataset):
 
 def extract(values, t, shape):
     out = values.gather(-1, t.cpu())  # fault[cuda,hpu]: host
-    # remedy: out = values.to(t.device).gather(-1, t)
+    # remedy: out = values.to(t.device, non_blocking=True).gather(-1, t)
     return out.reshape(len(t), *((1,) * (len(shape) - 1))).to(t.device)
 
 

@@ -85,7 +85,7 @@ class Gcn(nn.Module):
 
     def links(self, h, edge_index):
         """Whether two papers cite each other, with as many pairs that chance draws."""
-        others = torch.randint(0, len(h), edge_index.shape).to(device)
+        others = torch.randint(0, len(h), edge_index.shape).to(device)  # fault[cuda]: host sync
         there = self.decode(h[edge_index[0]], h[edge_index[1]])
         wrong = self.decode(h[others[0]], h[others[1]])  # fault[hpu]: host
         # remedy: wrong = self.decode(h[others[0].to(h.device)], h[others[1].to(h.device)])

@@ -35,8 +35,9 @@ class CommandGru(nn.Module):
 
     def start(self, n):
         zeros = torch.zeros(1, n, self.width)
-        return zeros.cuda()  # fault[cpu,hpu]: hard-wired cuda
-        # remedy: return zeros.to(self.head.weight.device)
+        return zeros.cuda()  # fault[cpu,hpu]: hard-wired cuda; fault[cuda]: host sync
+        # remedy[cpu,hpu]: return zeros.to(self.head.weight.device)
+        # remedy[cuda]: return torch.zeros(1, n, self.width, device=self.head.weight.device)
 
     def forward(self, frames, command):
         frames = frames.float()

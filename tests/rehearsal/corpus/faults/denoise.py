@@ -36,8 +36,9 @@ class Denoiser(nn.Module):
         self.kept = np.cumprod(1 - np.linspace(1e-4, 0.02, STEPS))
 
     def extract(self, t, like):
-        table = torch.from_numpy(self.kept).to(like.device)  # fault[hpu]: float64
-        # remedy: table = torch.from_numpy(self.kept).float().to(like.device)
+        table = torch.from_numpy(self.kept).to(like.device)  # fault[hpu]: float64; fault[cuda]: host sync
+        # remedy[hpu]: table = torch.from_numpy(self.kept).float().to(like.device)
+        # remedy[cuda]: table = torch.from_numpy(self.kept).to(like.device, non_blocking=True)
         return table[t].float().view(-1, 1, 1, 1)
 
     def embed(self, t):
@@ -48,8 +49,9 @@ class Denoiser(nn.Module):
 
     def forward(self, image):
         t = torch.randint(0, STEPS, (len(image),))
-        t = t.cuda()  # fault[cpu,hpu]: hard-wired cuda
-        # remedy: t = t.to(image.device)
+        t = t.cuda()  # fault[cpu,hpu]: hard-wired cuda; fault[cuda]: host sync
+        # remedy[cpu,hpu]: t = t.to(image.device)
+        # remedy[cuda]: t = torch.randint(0, STEPS, (len(image),), device=image.device)
         noise = torch.randn(image.shape).type_as(image)
         share = self.extract(t, image)
         seen = share.sqrt() * image + (1 - share).sqrt() * noise

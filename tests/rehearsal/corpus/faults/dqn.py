@@ -50,7 +50,7 @@ class Agent(nn.Module):
 
     def train_step(self, data, optimizer):
         drawn = torch.randperm(len(data[0]))
-        order = drawn.to(data[0].device)
+        order = drawn.to(data[0].device)  # fault[cuda]: host sync
         state, reward, after, done = (one[order] for one in data)
         self.replayed = drawn.tolist()  # it is on the host still
         weight = torch.linspace(1.0, 0.5, len(state))[:, None]  # fault[cuda]: device mismatch

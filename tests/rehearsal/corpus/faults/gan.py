@@ -20,7 +20,7 @@ class Planted(nn.Module):
 
     def train_step(self, data, optimizer):
         real = data[0]
-        z = torch.randn(len(real), 4).cuda()  # fault[cpu]: .cuda()
+        z = torch.randn(len(real), 4).cuda()  # fault[cpu]: .cuda(); fault[cuda]: host sync
         # remedy: z = torch.randn(len(real), 4, device=real.device)
         fake = self.gen(z)
         ones = torch.ones(len(real), 1)  # fault[cuda]: device mismatch

@@ -80,7 +80,7 @@ class Keywords(nn.Module):
         """SpecAugment, with one strip of time."""
         width = h.shape[2] // 8
         start = np.random.randint(0, h.shape[2] - width)
-        keep = torch.ones(h.shape[2]).cuda()  # fault[cpu]: .cuda()
+        keep = torch.ones(h.shape[2]).cuda()  # fault[cpu]: .cuda(); fault[cuda]: host sync
         # remedy: keep = torch.ones(h.shape[2], device=h.device)
         keep[start : start + width] = 0
         return h * keep

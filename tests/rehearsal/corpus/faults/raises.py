@@ -28,5 +28,5 @@ class Reads(Hook):
     def after_train_iter(self, runner):
         self.last = runner.outputs["loss"].item()  # fault[cuda]: .item()
         # remedy: self.last = runner.outputs["loss"].detach()
-        torch.ones(1).cuda()  # fault[cpu]: .cuda()
+        torch.ones(1).cuda()  # fault[cpu]: .cuda(); fault[cuda]: host sync
         # remedy: -
