@@ -31,6 +31,7 @@ _CUDA, _NCCL = "cuda", "nccl"
 _HOST = str(torch.empty(0).device)
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
+    "default": "leave it out, and device=x.device where a tensor is made in forward",
     "module": "leave it out, or guard it: if torch.cuda.is_available()",
     "map_location": 'map_location="cpu"',
     "backend": "leave it out: devrun train --num-devices starts the processes",
@@ -100,7 +101,8 @@ class HardWired(Probe):
         tell = (lambda *_: None) if here else telling(self.note, device)
         # a sample that is on the device is told where it was put there
         unpinned = patch.object(pin_memory, "pin_memory", lambda data, *_: data)
-        placing = Substitutes(self.request.torch_device, tell, here, self._found)
+        other = device != _HOST
+        placing = Substitutes(self.request.torch_device, tell, here, self._found, other)
         with unpinned, placing:
             yield
 
@@ -152,6 +154,7 @@ class Substitutes(TorchFunctionMode):
         note: given the call, such as `.cuda()`, and what names CUDA in it.
         available: whether the user's code is told that CUDA is there.
         found: given a call that puts a sample or a new weight there, and what to say.
+        any_kernel: of attention, where code asks for those that a CPU has none of.
     """
 
     def __init__(
@@ -160,10 +163,11 @@ class Substitutes(TorchFunctionMode):
         note: Callable[[str, str], None],
         available: bool,
         found: Callable[..., None] | None = None,
+        any_kernel: bool = False,
     ) -> None:
         super().__init__()
         self._device, self._tell, self._available = device, note, available
-        self._found = found
+        self._found, self._any_kernel = found, any_kernel
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
@@ -196,6 +200,7 @@ class Substitutes(TorchFunctionMode):
         replace(torch, "load", load)
         default = self._given("set_default_device('cuda')", 0, "device", self._device)
         replace(torch, "set_default_device", default)
+        replace(torch, "set_default_tensor_type", self._default_type())
         begin = self._given("init_process_group('nccl')", 0, "backend", "gloo")
         replace(distributed, "init_process_group", begin)
         replace(nn.DataParallel, "__init__", self._alone(nn.DataParallel.__init__))
@@ -230,6 +235,8 @@ class Substitutes(TorchFunctionMode):
             except RuntimeError:  # there is nothing to pin it for
                 self._tell(".pin_memory()", name)
                 return args[0]
+        if name == "scaled_dot_product_attention" and self._any_kernel:
+            return _by_any_kernel(func, args, kwargs)
         if self._is_there(device := kwargs.get("device")):
             if device is not _ASKED["device"]:  # of a tensor's own
                 named = device if isinstance(device, int) else _CUDA
@@ -342,6 +349,20 @@ class Substitutes(TorchFunctionMode):
 
         return _Stand("Generator", (), {"__new__": make, "plain": plain})
 
+    def _default_type(self) -> Callable[[Any], None]:
+        """`torch.set_default_tensor_type`; without it new tensors are on the host."""
+        plainly = torch.set_default_tensor_type
+
+        def call(kind: Any) -> None:
+            plain = _plain_type([kind])
+            plainly(plain[1] if plain else kind)
+            if plain:
+                self._tell(f"set_default_tensor_type({plain[0]})", "default")
+            if plain and self._available:
+                torch.set_default_device(self._device)
+
+        return call
+
     def _given(self, what: str, at: int, name: str, instead: str) -> Callable[..., Any]:
         """A call whose argument `name`, also at the place `at`, may not be CUDA's."""
 
@@ -400,6 +421,17 @@ def _plain_type(given: Any) -> tuple[str, Any] | None:
         if plain := getattr(kind, "plain", None):
             return f"torch.cuda.{kind.__name__}", plain
     return None
+
+
+def _by_any_kernel(attention: Any, args: Any, kwargs: Any) -> Any:
+    """The result of `attention`, also where the user's code asks for kernels that CUDA
+    alone has."""
+    allowed = torch.backends.cuda.math_sdp_enabled()
+    torch.backends.cuda.enable_math_sdp(True)
+    try:
+        return attention(*args, **kwargs)
+    finally:
+        torch.backends.cuda.enable_math_sdp(allowed)
 
 
 class _Stand(type):
