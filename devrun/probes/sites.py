@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from devrun.python38 import unparsed
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TORCH = f"{Path(torch.__file__).resolve().parent}/"  # torchmetrics is another
 _MODELS = str(_PACKAGE / "models")
@@ -171,26 +173,41 @@ def _defined(made: Any) -> str | None:  # kept: the line of a class takes 50 ms 
     return user_line([(file, inspect.getsourcelines(made)[1])])
 
 
-def maker_of(loader: Any) -> str | None:
-    """Where the user's code returns batches: the collate function, or the data set."""
+def maker_of(loader: Any, path: str = "") -> str | None:
+    """Where the user's code returns batches: the collate function, or the data set.
+
+    Args:
+        path: of a part of them, such as `batch['image']`, whose line it is if it has
+            one.
+    """
     collate: Any = getattr(loader, "collate_fn", None)
     while hasattr(collate, "collate_fn"):  # devrun's own, around the user's
         collate = collate.collate_fn
     makers = [collate]
     while (loader := getattr(loader, "dataset", None)) is not None:  # or a Subset
         makers.append(getattr(type(loader), "__getitem__", None))
-    return next(filter(None, map(_returned, makers)), None)
+    return next(filter(None, (_returned(one, path) for one in makers)), None)
 
 
-def _returned(made: Any) -> str | None:
-    """`file:line` of the last `return` of a function of the user's."""
+def _returned(made: Any, path: str) -> str | None:
+    """`file:line` of the last `return` of a function of the user's, or of a part."""
     site = defined(made)
     if site is None:
         return None
     file, _, first = site.rpartition(":")
     tree = ast.parse(textwrap.dedent(inspect.getsource(made)))
-    lines = [one.lineno for one in ast.walk(tree) if isinstance(one, ast.Return)]
-    return f"{file}:{int(first) + max(lines, default=1) - 1}"
+    returns = [one for one in ast.walk(tree) if isinstance(one, ast.Return)]
+    last = max(returns, key=lambda one: one.lineno, default=None)
+    line = _line_of(last.value, path) or last.lineno if last else 1
+    return f"{file}:{int(first) + line - 1}"
+
+
+def _line_of(value: ast.expr | None, path: str) -> int | None:
+    """That of what `path` begins with in a dict that is written out."""
+    pairs = zip(value.keys, value.values) if isinstance(value, ast.Dict) else ()
+    key = path.partition("[")[2].partition("]")[0]
+    own = (one.lineno for name, one in pairs if name and unparsed(name) == key)
+    return next(own, None)
 
 
 def _places(calls: Iterable[tuple[FrameType, int]]) -> Iterator[tuple[str, int]]:

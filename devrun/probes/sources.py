@@ -163,6 +163,8 @@ def decides(owner: _Owner, name: str) -> bool:
         elif isinstance(node, ast.BinOp) and id(node) in computes:
             sides = [] if isinstance(node.op, ast.Mod) else [node.left, node.right]
         sides = [getattr(one, "operand", one) for one in sides]  # `-self.name / 200`
+        # `min(self.name, 200) / 200`
+        sides += [arg for one in sides for arg in getattr(one, "args", ())]
         if id(node) not in own and any(_loads(side, name, of) for side in sides):
             return True
     return False

@@ -29,9 +29,9 @@ from devrun.rehearsal.check.unsaved import (
     as_plain,
     attributes_of,
     copy_of,
-    has_state,
     owners_of,
     put,
+    stateful,
 )
 from devrun.run import Run
 from devrun.runners.training import Training
@@ -304,11 +304,11 @@ def _begins_anew(key: Key, first: Updates) -> Finding | None:
     # it may be gone since the save
     owner = owners_of(first.training).get((kind, number))
     value = getattr(owner, name, None)
-    stateful = has_state(value)
+    states = stateful(value)
     of_weights = hidden(value) or _like_weights(value, first.training.runner.model)
-    if not (of_weights or stateful or decides(kind, name)):
+    if not (of_weights or states or decides(kind, name)):
         return None
-    remedy = _STATE if stateful else _WORDS["update"][1]
+    remedy = _STATE if states else _WORDS["update"][1]
     what = f"self.{name}" if isinstance(kind, type) else name
     row = (what, _ANEW, remedy, assigned(kind, name)[0])
     return Finding("differs", "resume", *row)

@@ -24,7 +24,7 @@ from devrun.probes.sites import defined, is_library
 from devrun.rehearsal.check.digests import digest
 from devrun.rehearsal.check.fresh import Shared, numbers_of, shared
 from devrun.runners.training import Training
-from devrun.tensors import held, map_tensors
+from devrun.tensors import held, inside, map_tensors
 
 _SOURCES = ("Generator", "Random", "RandomState")
 """Names of classes of torch's, numpy's and Python's that draw."""
@@ -112,11 +112,12 @@ def as_plain(attributes: Mapping[Key, tuple[Any, str]]) -> dict[Key, Any]:
         value = getattr(owner, name)
         if _gives(value):
             found[key] = None
-        elif has_state(value):
+        elif parts := stateful(value):
             with suppress(Exception):  # of the user's own
-                state = dict(value.state_dict())
-                plain = [v for v in state.values() if isinstance(v, (int, float, list))]
-                found[key] = f"{digest(state)} {plain}"
+                states = [dict(one.state_dict()) for one in parts]
+                values = (v for state in states for v in state.values())
+                plain = [v for v in values if isinstance(v, (int, float, list))]
+                found[key] = f"{digest(states)} {plain}"
         elif tensors := [*held(value), *hidden(value)]:
             found[key] = digest(tensors)
         elif isinstance(value, (np.ndarray, np.generic)):
@@ -136,12 +137,17 @@ def _gives(value: Any) -> bool:
     return draws or (isinstance(value, Iterator) and not isinstance(value, IOBase))
 
 
-class State(dict):
-    """The state of what has one of its own."""
+class State(list):
+    """The states of what has one of its own."""
 
 
-def has_state(value: Any) -> bool:
-    """Whether it is an optimizer, a schedule, a scaler or the like."""
+def stateful(value: Any) -> list[Any]:
+    """`value`, or what it holds, where all are optimizers, schedules or the like."""
+    parts = list(inside(value))
+    return parts if all(map(_has_state, parts)) else []
+
+
+def _has_state(value: Any) -> bool:
     kind = type(value)
     own = hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")
     return own and not isinstance(value, nn.Module)
@@ -158,8 +164,8 @@ def copy_of(value: Any, known: dict[int, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of `cycle`, which newer Pythons keep
-            if has_state(value):
-                return State(deepcopy(value.state_dict()))
+            if parts := stateful(value):
+                return State(deepcopy(one.state_dict()) for one in parts)
             copied = map_tensors(lambda one: one.detach().clone(), value)
             return deepcopy(copied, {**known})
     except Exception:  # noqa: BLE001 - the user's own
@@ -173,8 +179,8 @@ def put(owner: Any, name: str, value: Any, known: dict[int, Any]) -> None:
     if isinstance(now, torch.Generator):
         now.set_state(value)
     elif isinstance(value, State):
-        if now is not None:  # else it is made later
-            now.load_state_dict(deepcopy(dict(value)))  # which an optimizer changes
+        for one, state in zip(stateful(now), value):  # none: it is made later
+            one.load_state_dict(deepcopy(dict(state)))  # which an optimizer changes
     elif tensors := hidden(now):
         for one, saved in zip(tensors, value):
             one.detach().copy_(saved)

@@ -27,7 +27,6 @@ _KINDS = {
     "int64": "int64",
 }
 _COMPILATION, _NUMBER = "compilation", "python_value"
-_COPY = "copy to the device"
 _OFTEN = 0.3
 """Share of the updates from which a wait of the host is in the loop."""
 MODEL = "model"
@@ -108,10 +107,9 @@ class Counts:
             site = self._named(what) or self._lines.get(MODEL)
             why = f"in {_LAYERS}: {why}"
         elif is_own(place.file):
-            moved = place.file == hosted.__file__  # as is told where it is made
-            if kind == SYNC or (kind == WIDE and (what != _COPY or moved)):
-                return None  # of a backward pass: of what is said elsewhere
-            site = self._lines.get(WIDE) if kind == WIDE else self._named(what)
+            if kind in (SYNC, WIDE):
+                return None  # of a backward pass or a batch: it is said elsewhere
+            site = self._named(what)
             why = f"in {_NOWHERE}: {why}" if site is None else why
         elif kind == WIDE and "backward" in linecache.getline(place.file, place.line):
             return None

@@ -28,7 +28,7 @@ from devrun.probes.sites import maker_of
 from devrun.probes.sources import assigned
 from devrun.probes.workarounds import LESS
 from devrun.run import Run
-from devrun.tensors import nbytes, tensors_in
+from devrun.tensors import named_tensors, nbytes, tensors_in
 from devrun.text import size_text
 from devrun.torch_features import uncompiled
 
@@ -56,7 +56,7 @@ class HPUProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._shapes: set[Any] = set()
-        self._lines[WIDE] = maker_of(training.loaders[0])
+        self._wide: set[str] = set()
         tag_attributes(training.runner.hooks, tag_host)
         training.runner.register_hook(self)
 
@@ -69,8 +69,9 @@ class HPUProbe(Probe):
         self._counts.between()
 
     def before_train_iter(self, runner: Run) -> None:
-        tensors = tensors_in(runner.data_batch)
-        self._shapes.add(tuple(t.shape for t in tensors if not t.is_nested))
+        named = dict(named_tensors(runner.data_batch, "batch"))
+        self._wide |= {name for name, t in named.items() if t.dtype is torch.float64}
+        self._shapes.add(tuple(t.shape for t in named.values() if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
         self._counts.update()
@@ -94,6 +95,8 @@ class HPUProbe(Probe):
             remedy = remedy_for(FROZEN, "draws" if one.random else "changes")
             yield Finding(severity, FROZEN, one.what, why, remedy, one.site)
         yield from counts.findings()
+        for name in sorted(self._wide):
+            yield Finding(*_wide(name), maker_of(training.loaders[0], name))
         yield from _weights(training.runner.session.step_module)
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
         yield from traced
@@ -133,5 +136,9 @@ def _weights(step: StepModule) -> Iterator[Finding]:
                 held.setdefault(site, []).append(f"{path}.{name}".lstrip("."))
     for site, names in held.items():
         what = ", ".join(names[:3]) + (", ..." if names[3:] else "")
-        severity, why = MEANS[WIDE]
-        yield Finding(severity, WIDE, what, why, _FLOAT, site)
+        yield Finding(*_wide(what), site)
+
+
+def _wide(what: str) -> tuple[str, str, str, str, str]:
+    severity, why = MEANS[WIDE]
+    return severity, WIDE, what, why, _FLOAT

@@ -50,8 +50,7 @@ class Graphs(Probe):
     priority = Priority.LOWEST
     _sizes: Sizes | None = None
     _trace: Trace | None = None
-    _maker: str | None = None
-    """The line that returns the batches."""
+    _loader: Any = None
     _undivided: int | None = None
     """IPUs over which nothing divides the model."""
     _looked = False
@@ -72,7 +71,8 @@ class Graphs(Probe):
         except ConfigError as error:
             if parts > 1 or any(not one.numel() for one in flat.tensors):
                 raise
-            self.note.found(replace(refusal(error), remedy=_ROWS, site=self._maker))
+            site = maker_of(self._loader, str(error).partition(" ")[0])
+            self.note.found(replace(refusal(error), remedy=_ROWS, site=site))
             return len(flat.tensors[0]) if flat.tensors[0].dim() else 1
 
     def _called(self, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Graphs(Probe):
         return {key_of(cfg, "num_ipus"): None} if self._undivided else {}
 
     def built(self, training: Training) -> None:
-        self._looked, self._maker = False, maker_of(training.loaders[0])
+        self._looked, self._loader = False, training.loaders[0]
         training.runner.register_hook(self)
 
     def before_train_iter(self, runner: Run) -> None:
@@ -168,4 +168,5 @@ class Graphs(Probe):
                     yield frozen(one)
                 seen.add(one.site)
             for path in sorted(each.changing):
-                yield Finding("differs", "once", path, _CHANGES, _TENSOR, self._maker)
+                site = maker_of(self._loader, path)
+                yield Finding("differs", "once", path, _CHANGES, _TENSOR, site)
