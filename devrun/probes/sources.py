@@ -20,6 +20,7 @@ _BEST = ("max", "min")
 """Calls that compare their arguments by size."""
 _OWN = ("self", "cls")
 _BY_SIZE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 _ADDS = ("append", "appendleft", "extend", "insert", "add")
 _Owner = Union[type, ModuleType, CodeType]
 
@@ -67,6 +68,14 @@ def _tree(owner: _Owner) -> tuple[ast.Module, int, str]:
     """Its source as a tree, the number of its first line, and its file."""
     lines, first, file = _source(owner)
     return ast.parse(textwrap.dedent("".join(lines))), first, file
+
+
+def loop_around(file: str, line: int) -> range:
+    """The lines of the innermost loop of `file` that `line` is in; empty: of none."""
+    tree = ast.parse("".join(linecache.getlines(file)))
+    every = (one for one in ast.walk(tree) if isinstance(one, _LOOPS))
+    ranges = (range(one.lineno, (one.end_lineno or 0) + 1) for one in every)
+    return min((one for one in ranges if line in one), key=len, default=range(0))
 
 
 def stored(owner: _Owner, name: str, of: str = "") -> str | None:

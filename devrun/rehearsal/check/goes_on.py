@@ -181,7 +181,8 @@ class GoesOn:
             return again
         if site is None:
             raise error
-        follows = self._sources.follows(error) or getattr(error, "follows", False)
+        follows = self._sources.follows(error, not given)
+        follows |= getattr(error, "follows", False)
         # a compiler's tensors do not say of what they come
         from_shapes = of_shape(error) or not given  # what a hook reads is left out
         follows |= self._compiles and self._note.left_out and from_shapes

@@ -150,8 +150,12 @@ class Sources:
             self._replaced(changed.f_code)
         return f"{frame.f_code.co_filename}:{outer.lineno}"
 
-    def follows(self, error: BaseException) -> bool:
-        """Whether it may have raised for want of what was left out before it."""
+    def follows(self, error: BaseException, spreads: bool = False) -> bool:
+        """Whether it may have raised for want of what was left out before it.
+
+        Args:
+            spreads: also for want of what was made of that.
+        """
         name = getattr(error, "name", None)  # of that, or of a NameError
         if isinstance(error, UnboundLocalError):  # which has none
             name = str(error).split("'")[1]
@@ -162,7 +166,9 @@ class Sources:
         for frame, inside, line in self._places(error):
             code, read = frame.f_code, _loaded_at(inside, line)
             outer = self._lost.get((code.co_filename, 0), set()) - {*code.co_varnames}
-            if (outer | self._lost.get(_place(code), set()) | none) & read:
+            lost = outer | self._lost.get(_place(code), set())
+            lost |= _made_of(lost, inside) if spreads else set()
+            if (lost | none) & read:
                 return True  # also what a call within was given
         return False
 
@@ -195,6 +201,16 @@ class Sources:
         for owner in owners:
             owner.__code__ = made
         return bool(owners)
+
+
+def _made_of(lost: set[str], inside: Any) -> set[str]:
+    """Names that the statements of `inside`, in their order, set of those `lost`."""
+    lost = set(lost)
+    sets = [one for one in ast.walk(inside) if isinstance(one, ast.Assign)]
+    for one in sorted(sets, key=lambda one: one.lineno):
+        if _names(one.value, ast.Load) & lost:
+            lost |= _names(one, ast.Store)
+    return lost
 
 
 def _place(code: CodeType) -> tuple[str, int]:

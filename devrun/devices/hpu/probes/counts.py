@@ -18,6 +18,7 @@ from devrun.probes.compile_log import MEANS as COMPILED
 from devrun.probes.compile_log import RECOMPILATION, found_at
 from devrun.probes.finding import Finding
 from devrun.probes.sites import calls_model, is_library, is_own
+from devrun.probes.sources import loop_around
 
 _KINDS = {
     "cpu_fallback": "on the host",
@@ -131,10 +132,7 @@ class Counts:
     def compiled_again(self) -> Iterator[Finding]:
         """A shape that changes, where every update compiles, by its line if known; and
         the lines of numbers that change in half of the updates."""
-        for (kind, what, place), often in self._often.items():
-            if kind == _NUMBER and 2 * often >= self.updates:
-                calls = [(place.file, place.line)]
-                yield from found_at(RECOMPILATION, f"a number of {what}", calls)
+        yield from self._numbers()
         later = self._compiled[self.updates // 2 :]
         if len(later) < 2 or not all(later):
             return
@@ -153,6 +151,22 @@ class Counts:
         why = f"somewhere in the update: {why}"
         site = self._lines.get(MODEL)
         yield Finding("slow", RECOMPILATION, what, why, remedy, site)
+
+    def _numbers(self) -> Iterator[Finding]:
+        """Those that change in half of the updates."""
+        times = self._all()
+        turns = (key for key in self._often if times[key] >= 2 * self.updates)
+        waits = [key[2] for key in turns if _KINDS.get(key[0]) == SYNC]
+        # where waits cut a loop in graphs, each of them has another of its numbers
+        cut = {
+            (one.file, line)
+            for one in waits
+            for line in loop_around(one.file, one.line)
+        }
+        for (kind, what, place), often in self._often.items():
+            line = (place.file, place.line)
+            if kind == _NUMBER and 2 * often >= self.updates and line not in cut:
+                yield from found_at(RECOMPILATION, f"a number of {what}", [line])
 
     @property
     def launches(self) -> int:

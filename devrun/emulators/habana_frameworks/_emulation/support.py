@@ -104,11 +104,16 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
         return True
     # Without a kernel for the CPU torch composes it of other operators, here as there.
     has_kernel = _overload(name).has_kernel_for_dispatch_key
-    if not has_kernel("CPU"):
+    if not _runs_on_host(name):
         return base not in _OF_HOSTED and not _only_by_out(name)
-    # Torch runs a structured operator by the kernel of the form that has `out`.
+    # Torch runs a structured operator by the kernel of the form that has `out`, and
+    # composes one of which not even that has a kernel for the CPU.
     structured = has_kernel("CompositeExplicitAutogradNonFunctional")
-    return structured and any(out in supported_names() for out in _out_forms(name))
+    outs = list(_out_forms(name))
+    return structured and (
+        not any(map(_runs_on_host, outs))
+        or any(out in supported_names() for out in outs)
+    )
 
 
 def _only_by_out(name: str) -> bool:
@@ -116,8 +121,12 @@ def _only_by_out(name: str) -> bool:
     if not _overload(name).has_kernel_for_dispatch_key("CompositeExplicitAutograd"):
         return False
     outs = list(_out_forms(name))
-    kernels = [_overload(out).has_kernel_for_dispatch_key("CPU") for out in outs]
-    return any(kernels) and not any(out in supported_names() for out in outs)
+    hosted = any(map(_runs_on_host, outs))
+    return hosted and not any(out in supported_names() for out in outs)
+
+
+def _runs_on_host(name: str) -> bool:
+    return bool(_overload(name).has_kernel_for_dispatch_key("CPU"))
 
 
 def _overload(name: str) -> Any:
