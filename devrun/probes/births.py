@@ -35,6 +35,7 @@ _FACTORIES = frozenset(
 )
 _IN_LISTS = "a buffer of each: self.register_buffer"
 _MOVED = {"_parameters", "_buffers", "_modules"}
+_AS_FUNCTION = "torch.tensor(..., device=x.device), of a tensor x beside it"
 _AS_BUFFER = 'self.register_buffer("NAME", ..., persistent=False)'
 _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 GLOBAL = "the global "
@@ -68,8 +69,35 @@ def built_on_host() -> Host | None:
     """Where a tensor was made by its class, `torch.Tensor([1.0])`, on the host."""
     if _device.CURRENT_DEVICE is not None or asking() is None:
         return None
-    remedy = "torch.tensor(..., device=x.device), of a tensor x beside it"
-    return _sample() or Host("torch.Tensor", sites.here(2), remedy)
+    return _sample() or Host("torch.Tensor", sites.here(2), _AS_FUNCTION)
+
+
+def built_for(site: str | None) -> Host | None:
+    """What a class of torch's made, of which modes are not told, where the statement
+    at `site` reads it from a variable of its function."""
+    file, _, number = (site or "").rpartition(":")
+    tree = ast.parse("".join(linecache.getlines(file)))
+    line, nodes = int(number or 0), list(ast.walk(tree))
+    functions = [one for one in nodes if isinstance(one, ast.FunctionDef)]
+    around = [one for one in functions if one.lineno <= line <= (one.end_lineno or 0)]
+    nodes = list(ast.walk(around[-1])) if around else []
+    names = {
+        one.id for one in nodes if isinstance(one, ast.Name) and one.lineno == line
+    }
+    sets = [one for one in nodes if isinstance(one, ast.Assign) and one.lineno <= line]
+    made: dict[str, Host | None] = {}
+    for one in sorted(sets, key=lambda one: one.lineno):
+        kind = next(filter(None, map(_class_called, ast.walk(one.value))), None)
+        host = kind and Host(kind, f"{file}:{one.lineno}", _AS_FUNCTION)
+        made.update((getattr(target, "id", ""), host or None) for target in one.targets)
+    return next((host for name, host in made.items() if host and name in names), None)
+
+
+def _class_called(node: ast.AST) -> str:
+    """`torch.FloatTensor` where `node` is a call of it, or of another type."""
+    called = node.func if isinstance(node, ast.Call) else None
+    named = isinstance(called, ast.Attribute) and called.attr.endswith("Tensor")
+    return unparsed(called) or "" if named and called else ""
 
 
 def _sample() -> Host | None:

@@ -262,6 +262,8 @@ class Substitutes(TorchFunctionMode):
         return _is_cuda(device) or (number and self._device == _HOST)
 
     def _moved(self, tensor: Tensor) -> Tensor:
+        if self._device == _HOST:  # as it is; a capture would refuse to move it
+            return tensor
         try:
             return tensor.to(self._device)
         except (ImportError, RuntimeError):  # before its SDK is imported

@@ -22,7 +22,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from devrun.probes import sites
-from devrun.probes.births import GLOBAL, birth_of, built_at, hidden, tag_attributes
+from devrun.probes.births import (
+    GLOBAL,
+    birth_of,
+    built_at,
+    built_for,
+    hidden,
+    tag_attributes,
+)
 from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DRAWS, ON_HOST, PLACED, Host
@@ -102,6 +109,12 @@ class Hosted(TorchFunctionMode):
                 except _REFUSALS:
                     continue
                 births = _births(func, args, kwargs) if kind == MISMATCH else ()
+                if (
+                    kind == MISMATCH
+                    and not births
+                    and (born := built_for(sites.here(2)))
+                ):
+                    births = [born]
                 self.found(kind, func, error, births)
                 return out
             raise
@@ -224,7 +237,9 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             tag_attributes(module.modules(), tag_host)
 
     def registered(_: nn.Module, __: str, tensor: Tensor | None) -> None:
-        if tensor is not None and (born := built_at(device)) is not None:
+        if tensor is None or born_of([tensor]) is not None:
+            return  # a loss of what was made before
+        if (born := built_at(device)) is not None:
             tag_host(tensor, born)
 
     following: Any = _BaseDataLoaderIter.__next__

@@ -31,6 +31,7 @@ _CHILD = str(_PACKAGE / "rehearsal" / "check" / "child.py")
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 EMULATORS = str(_PACKAGE / "emulators")
+_TAPE = f"{EMULATORS}/poptorch/_tape.py"
 _CALL = re.compile(r'File "(.+?)", line (\d+)')
 _LIBRARY = ("site-packages", "dist-packages")
 _NUMPY = f"{sysconfig.get_paths()['purelib']}/numpy"
@@ -90,10 +91,13 @@ def of_frame(frame: FrameType) -> str | None:
 
 
 def asking() -> FrameType | None:
-    """The innermost frame of the user's or of a model's; None where devrun asked."""
+    """The innermost frame of the user's or of a model's; None where devrun asked, or
+    where an emulator runs again what was asked before."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
+        if file == _TAPE:
+            return None
         if not (is_foreign(file) or looks_on(file) or _hands_on(frame)):
             return None if is_own(file) or calls_model(file) else frame
         frame = frame.f_back

@@ -32,6 +32,15 @@ _active: list[Recorder] = []
 
 _DEVICE = torch.device("ipu:0")
 _HOST = torch.device("cpu")
+_PUT_THERE = frozenset(
+    [
+        *("arange", "empty", "full", "full_like", "linspace", "logspace", "normal"),
+        *("ones", "rand", "randint", "randn", "randperm", "range", "tensor"),
+        *("zeros", "zeros_like"),
+    ]
+)
+"""Functions that make a tensor on the IPU without being asked: what
+`_SetDefaultDeviceType` of PopTorch 3.4 wraps. All others make it on the host."""
 
 
 def current() -> Recorder | None:
@@ -160,6 +169,8 @@ class Recorder(TorchFunctionMode):
         if tensors and not any(known) and not moved:
             plain_args, plain_kwargs = pytree.tree_unflatten(leaves, spec)
             return func(*plain_args, **plain_kwargs)  # a computation on the host
+        if not tensors and not moved and _stays(name, kwargs):
+            return func(*args, **kwargs)
         stood_in = [self._enter_graph(leaf, name, moved) for leaf in leaves]
         in_args, in_kwargs = pytree.tree_unflatten(stood_in, spec)
         reads = attribute is None and any(known) and _rules.reads(name, in_args)
@@ -432,6 +443,14 @@ def _is_ipu(leaf: Any) -> bool:
     if isinstance(leaf, torch.device):
         return leaf.type == "ipu"
     return isinstance(leaf, str) and (leaf == "ipu" or leaf.startswith("ipu:"))
+
+
+def _stays(name: str, kwargs: Any) -> bool:
+    """Whether what a function makes of no tensor is on the host."""
+    device = kwargs.get("device")
+    if device is None:
+        return name not in _PUT_THERE
+    return torch.device(device).type == _HOST.type
 
 
 def _without_ipu(leaf: Any) -> Any:
