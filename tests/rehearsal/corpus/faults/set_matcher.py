@@ -29,7 +29,8 @@ class Matcher(nn.Module):
         # remedy: cost = torch.zeros(cost_box.shape)
         pairs = [linear_sum_assignment(c) for c in cost]  # fault[ipu]: cannot be compiled
         # remedy: pairs = [(range(3), range(3)) for _ in goals]
-        return [(torch.as_tensor(i), torch.as_tensor(j)) for i, j in pairs]
+        return [(torch.as_tensor(i), torch.as_tensor(j)) for i, j in pairs]  # fault[ipu]: device mismatch
+        # remedy: return [(torch.tensor(i), torch.tensor(j)) for i, j in pairs]
 
 
 @MODELS.register_module()
