@@ -31,7 +31,8 @@ _CHILD = str(_PACKAGE / "rehearsal" / "check" / "child.py")
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple(f"{_PYTHON}/{name}" for name in ("site-packages", "dist-packages"))
 EMULATORS = str(_PACKAGE / "emulators")
-_TAPE = f"{EMULATORS}/poptorch/_tape.py"
+_TAPE = "/_tape.py"
+"""The file of an emulator that runs again what it recorded."""
 _CALL = re.compile(r'File "(.+?)", line (\d+)')
 _LIBRARY = ("site-packages", "dist-packages")
 _NUMPY = f"{sysconfig.get_paths()['purelib']}/numpy"
@@ -96,7 +97,7 @@ def asking() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file == _TAPE:
+        if file.startswith(EMULATORS) and file.endswith(_TAPE):
             return None
         if not (is_foreign(file) or looks_on(file) or _hands_on(frame)):
             return None if is_own(file) or calls_model(file) else frame
