@@ -237,9 +237,10 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
             tag_attributes(module.modules(), tag_host)
 
     def registered(_: nn.Module, __: str, tensor: Tensor | None) -> None:
-        if tensor is None or born_of([tensor]) is not None:
-            return  # a loss of what was made before
-        if (born := built_at(device)) is not None:
+        before = None if tensor is None else born_of([tensor])
+        if before is not None and not before.what.startswith("torch."):
+            return  # an attribute of another module, which a loss is given
+        if tensor is not None and (born := built_at(device)) is not None:
             tag_host(tensor, born)
 
     following: Any = _BaseDataLoaderIter.__next__

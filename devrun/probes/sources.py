@@ -164,19 +164,25 @@ def decides(owner: _Owner, name: str) -> bool:
     computes = {id(part) for one in classes for part in ast.walk(one)}
     for node in nodes:
         sides: list[Any] = []
-        best = isinstance(node, ast.Call) and getattr(node.func, "id", "") in _BEST
-        if best and id(node) in own and any(_loads(one, name, of) for one in node.args):
+        best = _called(node) in _BEST and id(node) in own
+        if best and any(_loads(one, name, of) for one in node.args):
             return True  # `self.name = max(self.name, x)`
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], _BY_SIZE):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.BinOp) and id(node) in computes:
             sides = [] if isinstance(node.op, ast.Mod) else [node.left, node.right]
+            bound = (one for one in sides if _called(one) in _BEST)
+            # `min(self.name, 200) / 200`
+            sides += [arg for one in bound for arg in one.args]
         sides = [getattr(one, "operand", one) for one in sides]  # `-self.name / 200`
-        # `min(self.name, 200) / 200`
-        sides += [arg for one in sides for arg in getattr(one, "args", ())]
         if id(node) not in own and any(_loads(side, name, of) for side in sides):
             return True
     return False
+
+
+def _called(node: Any) -> str:
+    """The name of the function that `node` calls, if it is a call of one."""
+    return getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
 
 
 def _without_caches(method: ast.AST, name: str) -> list[Any]:

@@ -21,7 +21,7 @@ from devrun.errors import (
     DevrunError,
     UnsupportedFeatureError,
 )
-from devrun.probes.finding import MISMATCH, Finding
+from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import HardWired
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, safely
@@ -44,7 +44,7 @@ from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
 Build = Callable[[], Training]
-_KEPT = ("once", "frozen", "lost write", MISMATCH)
+_KEPT = ("once", "frozen", "lost write")
 """Kinds of what a graph goes on with as it was."""
 MOST = 12
 """Things that break and are got past, one after another."""
