@@ -123,11 +123,12 @@ class CaptureWatch:
         self._streams: dict[str, Any] = {"random": random._inst}
         self._streams["numpy.random"] = np.random.mtrand._rand
         files = {sys.modules.get(_class_of(one).__module__) for one in self._names}
-        self._functions: list[Any] = []
-        """Those of the files that the modules are in."""
+        kept = (one for module in self._names for one in vars(module).values())
+        self._others = [one for one in kept if not isinstance(one, nn.Module)]
+        """What the modules keep, and functions of the files that they are in."""
         for file in files:
             if is_users(str(getattr(file, "__file__", ""))):
-                self._functions += filter(inspect.isfunction, vars(file).values())
+                self._others += filter(inspect.isfunction, vars(file).values())
                 for name, one in vars(file).items():
                     if isinstance(one, tuple(_GENERATORS)):
                         self._streams[f"the global {name}"] = one
@@ -149,7 +150,7 @@ class CaptureWatch:
                 own = rf"\b{name.rpartition(' ')[2]}\b"
                 draws = _DRAWS.get(name, own)
                 sites: Any = _sites_of(self._names, draws)
-                sites = sites or _sites_of(self._functions, draws)
+                sites = sites or _sites_of(self._others, draws)
                 for site in sites or [_site_of(self._names)]:
                     self.findings.append(Finding(f"draws from {name}", site, True))
         for module, before in self._kept.items():

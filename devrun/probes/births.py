@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from traceback import walk_stack
 from typing import Any
 
@@ -95,9 +95,9 @@ def built_for(site: str | None) -> Host | None:
 
 def _class_called(node: ast.AST) -> str:
     """`torch.FloatTensor` where `node` is a call of it, or of another type."""
-    called = node.func if isinstance(node, ast.Call) else None
-    named = isinstance(called, ast.Attribute) and called.attr.endswith("Tensor")
-    return unparsed(called) or "" if named and called else ""
+    if isinstance(node, ast.Call) and _name(node.func).endswith("Tensor"):
+        return unparsed(node.func) or ""
+    return ""
 
 
 def _sample() -> Host | None:
@@ -146,6 +146,8 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
         owners: modules and hooks.
         tag: is given each of them.
     """
+    owners = list(owners)
+    known = {id(one) for one in owners}
     for one in keepers(owners):
         # an SDK may have made a class of its own of the user's
         kinds = type(one).__mro__
@@ -161,6 +163,8 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
             (around, _whole(vars(around)), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
+                if values is own and (closed := _closed(value)):
+                    value = [part for part in closed if id(part) not in known]
                 modules = hidden(value) if label == GLOBAL or values is own else []
                 tensors = [*held(value), *modules]
                 if name.startswith("__") or not tensors:
@@ -172,6 +176,14 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                     remedy = kept.replace("...", _assigned(line))
                 for tensor in tensors:
                     tag(tensor, Host(label + name, site, remedy.replace("NAME", name)))
+
+
+def _closed(value: Any) -> list[Any]:
+    """What a function of the user's, or a partial call, keeps beside its code."""
+    if isinstance(value, partial):
+        return [*value.args, *value.keywords.values()]
+    cells = (getattr(value, "__closure__", None) or ()) if callable(value) else ()
+    return [one.cell_contents for one in cells if one != types.CellType()]
 
 
 def _whole(values: dict[str, Any]) -> dict[str, Any]:

@@ -163,7 +163,9 @@ class Recorder(TorchFunctionMode):
             args = (args[0], self._host_bounds(args[1]), *args[2:])
         leaves, spec = pytree.tree_flatten((args, kwargs))
         known = [self._is_known(leaf) or self._is_of_another(leaf) for leaf in leaves]
-        moved = any(_is_ipu(leaf) for leaf in leaves)
+        moved = any(_is_ipu(leaf) for leaf in leaves) or (
+            name in ("to", "type_as") and any(map(self._is_on_device, leaves[1:]))
+        )
         leaves = [_without_ipu(leaf) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if tensors and not any(known) and not moved:

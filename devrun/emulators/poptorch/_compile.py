@@ -277,6 +277,9 @@ def _final_loss(recorder: Recorder, result: Any) -> int:
     for slot in marked:
         used |= ancestors(recorder.tape.nodes, slot) & set(marked)
     final = [slot for slot in marked if slot not in used]
+    live = _live(recorder, result)
+    # what nobody reads is taken out of the graph before losses are looked for
+    final = [slot for slot in final if slot in live] or final
     if not final:
         error = Error(
             "Couldn't find a loss in graph! A training model needs one: a loss "
@@ -300,6 +303,15 @@ def _final_loss(recorder: Recorder, result: Any) -> int:
             place = recorder.detour.places.get(slot, ())
             refuse(error, "loss", recorder.training, place)
     return final[-1]
+
+
+def _live(recorder: Recorder, result: Any) -> set[int]:
+    """The slots of what is returned or changes a variable, and of what they need."""
+    nodes = recorder.tape.nodes
+    written = (slot for node in nodes for _, slot in node.writes)
+    kept = {slot for slot in written if slot in recorder.kinds}
+    kept.update(s for s in map(recorder.slot_of, tensors_in(result)) if s is not None)
+    return kept.union(*(ancestors(nodes, slot) for slot in kept))
 
 
 def _note_other_loss(nodes: Sequence[Node], loss: int, returned: list[int]) -> None:
