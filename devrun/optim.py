@@ -40,6 +40,8 @@ def register_torch_optimizers() -> list[str]:
         if isinstance(kind, type) and issubclass(kind, Optimizer):
             if kind is not Optimizer and name not in OPTIMIZERS.module_dict:
                 OPTIMIZERS.register_module(name, module=kind)
+                # also where the user's code is imported after this
+                OPTIMIZERS.yielding.add(name)
             names.append(name)
     names.remove("Optimizer")
     return names

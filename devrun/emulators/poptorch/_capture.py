@@ -290,7 +290,8 @@ class Recorder(TorchFunctionMode):
             _limits.check("backward", (), {})
         except Error as error:
             self.detour.refuse(error, "backward", self.tape)
-        return tuple(torch.zeros_like(leaf) for leaf in leaves_of(inputs))
+        listed = inputs if isinstance(inputs, torch.Tensor) else list(inputs)
+        return tuple(torch.zeros_like(leaf) for leaf in leaves_of(listed))
 
     def _function(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         """A function with a backward of its own; got past, that of its operations."""

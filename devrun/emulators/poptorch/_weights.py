@@ -60,7 +60,7 @@ class Variable:
             host, (mine, *more) = self.host.detach(), self.device
             host = host.to(mine.dtype)
             same = self.groups or more or ((host == mine) | (host != host)).all()
-            return not self.buffer and not same
+            return not same
 
     def download(self) -> None:
         """Device to host."""

@@ -106,6 +106,8 @@ class Syncs(Judge):
             self._note(*self._words(op))
 
     def _words(self, op: Op) -> tuple[str, str]:
+        if op.indexes and not self._masked(op):
+            return _LABELS["copy"]
         usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
         if op.indexes:
             return "x[mask]", usual[1]
@@ -140,12 +142,8 @@ class Syncs(Judge):
 
     def _waits(self, op: Op) -> bool:
         if op.indexes:
-            kinds = (torch.bool, torch.uint8)
-            masked = any(
-                one.dtype in kinds and not isinstance(self._origins.of(one), Host)
-                for one in op.indexes
-            )
-            return masked and not self._fills(op)
+            whole = (one for one in op.indexes if one.dim())
+            return self._masked(op) or any(map(self._stays, whole))
         if op.name == "repeat_interleave":
             return op.kwargs.get("output_size") is None
         if op.name == "normal":  # it looks for a deviation below 0
@@ -161,6 +159,17 @@ class Syncs(Judge):
             mine, given = map(self._origins.of, op.inputs[:2])
             return isinstance(mine, Host) and given is DEVICE
         return op.name in _REMEDIES and self._origins.once_mended(op.inputs[0])
+
+    def _masked(self, op: Op) -> bool:
+        """Whether a mask of the device is made an index of."""
+        kinds = (torch.bool, torch.uint8)
+        masks = (one for one in op.indexes if one.dtype in kinds)
+        return any(not self._stays(one) for one in masks) and not self._fills(op)
+
+    def _stays(self, tensor: Any) -> bool:
+        """Whether it is on the host, also once what was told is mended."""
+        there = self._origins.once_mended(tensor)
+        return isinstance(self._origins.of(tensor), Host) and not there
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""

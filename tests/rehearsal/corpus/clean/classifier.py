@@ -33,7 +33,7 @@ class Planted(nn.Module):
         count = count + self.step.item() + torch.arange(3)[-1].item()
         x[:, 0] = 0.0
         x[x > 1e9] = 0.0
-        x = x[torch.randperm(len(x))]
+        x = x[torch.randperm(len(x), device=x.device)]
         x = x * torch.ones(16).type_as(x) + x.new_tensor([1.0]) * torch.tensor(2.0)
         x = torch.where(x > 5, x, torch.zeros_like(x)) + torch.zeros(16).to(x, non_blocking=True)
         x = x.masked_fill(x > 9, float("-inf")).softmax(1).cumsum(1).clamp(min=0.0)

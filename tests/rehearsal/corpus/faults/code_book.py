@@ -32,7 +32,8 @@ class Codes(nn.Module):
                 self.table.weight.copy_(self.sums / (self.sizes[:, None] + 1e-3))
                 dead = torch.where(self.sizes < 0.01)[0]  # fault[cuda]: where
                 # remedy: dead = torch.zeros(1, dtype=torch.long, device=z.device)
-                self.table.weight[dead] = z[torch.randint(0, len(z), (len(dead),))].detach()
+                self.table.weight[dead] = z[torch.randint(0, len(z), (len(dead),))].detach()  # fault[cuda]: host sync
+                # remedy: self.table.weight[dead] = z[torch.randint(0, len(z), (len(dead),), device=z.device)].detach()
         code = self.table(chosen)
         return z + (code - z).detach(), F.mse_loss(z, code)
 

@@ -31,7 +31,8 @@ class Coupling(nn.Module):
         self.perm = torch.randperm(dim)
 
     def forward(self, x):
-        x = x[:, self.perm]
+        x = x[:, self.perm]  # fault[cuda]: host sync
+        # remedy: x = x.flip(1)
         a, b = x.chunk(2, 1)
         s, t = self.net(a).chunk(2, 1)
         b = b * s.tanh().exp() + t

@@ -66,7 +66,8 @@ class Planted(nn.Module):
         loss = self.criterion(p, z) - F.cosine_similarity(q, z).mean() * 0.1
         sim = F.normalize(p, dim=1) @ F.normalize(z, dim=1).T
         eye = torch.eye(len(a), dtype=torch.bool)
-        negatives = sim[~eye].view(len(a), -1)
+        negatives = sim[~eye].view(len(a), -1)  # fault[cuda]: host sync
+        # remedy: negatives = sim - 2 * eye.to(sim.device, non_blocking=True)
         hardest = negatives.max(1).values.tolist()  # fault[cuda]: host sync
         # remedy: hardest = negatives.max(1).values
         std = p.std(0).mean()
