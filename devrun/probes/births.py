@@ -50,7 +50,7 @@ def birth_of(
     """Where the call `name` was written, if it makes a tensor on the host."""
     if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
         return None
-    if kwargs.get("device") is not None or kwargs.get("out") is not None:
+    if kwargs.get("device") not in (None, "cpu") or kwargs.get("out") is not None:
         return None
     if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
         return None
@@ -131,7 +131,8 @@ def with_argument(line: str, name: str, value: str) -> str | None:
         if name == "from_numpy":  # which has no such argument
             call.func = ast.parse("torch.as_tensor", mode="eval").body
         device = ast.parse(value, mode="eval").body
-        call.keywords.append(ast.keyword("device", device))
+        others = [one for one in call.keywords if one.arg != "device"]
+        call.keywords = [*others, ast.keyword("device", device)]
     return unparsed(tree) if calls else None
 
 
@@ -183,7 +184,8 @@ def _closed(value: Any) -> list[Any]:
     if isinstance(value, partial):
         return [*value.args, *value.keywords.values()]
     cells = (getattr(value, "__closure__", None) or ()) if callable(value) else ()
-    return [one.cell_contents for one in cells if one != types.CellType()]
+    empty = types.CellType()  # as of a name that is set later
+    return [one.cell_contents for one in cells if one != empty]
 
 
 def _whole(values: dict[str, Any]) -> dict[str, Any]:

@@ -71,10 +71,12 @@ class Counts:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Within, such as in an evaluation, what is counted is no part of an update."""
+        """Within, as in an evaluation or a save, what is counted is of no update."""
         before = self._all()
         yield
-        self._apart += self._all() - before
+        new = self._all() - before
+        self._apart += new
+        self._last += new
 
     def findings(self, optimizers: int = 0) -> Iterator[Finding]:
         """What was found, the most frequent first.

@@ -56,7 +56,7 @@ class HPUProbe(Probe):
 
     def built(self, training: Training) -> None:
         self._shapes: set[Any] = set()
-        self._wide: set[str] = set()
+        self._doubles: set[str] = set()
         tag_attributes(training.runner.hooks, tag_host)
         training.runner.register_hook(self)
 
@@ -64,13 +64,20 @@ class HPUProbe(Probe):
         sdk: Any = getattr(runner.adapter, "sdk", None)
         self._log, self._counts = CompileLog(), Counts(sdk.emulator, **self._lines)
         runner.eval_contexts.append(self._evaluating)
+        save: Any = runner.save_checkpoint
+
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            with self._counts.apart():  # what `state_dict` of a hook reads, too
+                return save(*args, **kwargs)
+
+        runner.save_checkpoint = saved  # type: ignore[method-assign]
 
     def before_train_epoch(self, runner: Run) -> None:
         self._counts.between()
 
     def before_train_iter(self, runner: Run) -> None:
         named = dict(named_tensors(runner.data_batch, "batch"))
-        self._wide |= {name for name, t in named.items() if t.dtype is torch.float64}
+        self._doubles |= {name for name, t in named.items() if t.dtype is torch.float64}
         self._shapes.add(tuple(t.shape for t in named.values() if not t.is_nested))
 
     def after_train_iter(self, runner: Run) -> None:
@@ -95,7 +102,7 @@ class HPUProbe(Probe):
             remedy = remedy_for(FROZEN, "draws" if one.random else "changes")
             yield Finding(severity, FROZEN, one.what, why, remedy, one.site)
         yield from counts.findings()
-        for name in sorted(self._wide):
+        for name in sorted(self._doubles):
             yield Finding(*_wide(name), maker_of(training.loaders[0], name))
         yield from _weights(training.runner.session.step_module)
         traced = list(self._log.findings()) if self.request.mode == "compile" else []
