@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from traceback import walk_stack
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _device
 
@@ -23,6 +24,7 @@ from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import held, inside
 
+_HOST = str(torch.empty(0).device)
 _FACTORIES = frozenset(
     [
         *("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"),
@@ -50,7 +52,7 @@ def birth_of(
     """Where the call `name` was written, if it makes a tensor on the host."""
     if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
         return None
-    if kwargs.get("device") not in (None, "cpu") or kwargs.get("out") is not None:
+    if kwargs.get("device") not in (None, _HOST) or kwargs.get("out") is not None:
         return None
     if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
         return None
