@@ -13,18 +13,16 @@ from functools import lru_cache, partial
 from traceback import walk_stack
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _device
 
 from devrun.probes import sites
-from devrun.probes.origins import Host
+from devrun.probes.origins import HOST, Host
 from devrun.probes.sites import asking, defined, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import held, inside
 
-_HOST = str(torch.empty(0).device)
 _FACTORIES = frozenset(
     [
         *("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"),
@@ -52,7 +50,7 @@ def birth_of(
     """Where the call `name` was written, if it makes a tensor on the host."""
     if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
         return None
-    if kwargs.get("device") not in (None, _HOST) or kwargs.get("out") is not None:
+    if kwargs.get("device") not in (None, HOST) or kwargs.get("out") is not None:
         return None
     if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
         return None
@@ -74,6 +72,7 @@ def built_on_host() -> Host | None:
     return _sample() or Host("torch.Tensor", sites.here(2), _AS_FUNCTION)
 
 
+@lru_cache(maxsize=None)
 def built_for(site: str | None) -> Host | None:
     """What a class of torch's made, of which modes are not told, where the statement
     at `site` reads it from a variable of its function."""

@@ -21,14 +21,13 @@ from torch.utils.data._utils import pin_memory
 from devrun.probes import sites
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
-from devrun.probes.origins import DEVICE, ON_HOST, PLACED, Host
+from devrun.probes.origins import DEVICE, HOST, ON_HOST, PLACED, Host
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
 from devrun.probes.streams import CLOCK, Event, Idle, Stream
 from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
-_HOST = str(torch.empty(0).device)
 _REMEDIES = {
     "device": "device=x.device, of a tensor x beside it",
     "default": "leave it out, and device=x.device where a tensor is made in forward",
@@ -101,7 +100,7 @@ class HardWired(Probe):
         tell = (lambda *_: None) if here else telling(self.note, device)
         # a sample that is on the device is told where it was put there
         unpinned = patch.object(pin_memory, "pin_memory", lambda data, *_: data)
-        other = device != _HOST
+        other = device != HOST
         placing = Substitutes(self.request.torch_device, tell, here, self._found, other)
         with unpinned, placing:
             yield
@@ -259,10 +258,10 @@ class Substitutes(TorchFunctionMode):
     def _is_there(self, device: Any) -> bool:
         """Whether it is CUDA, also by a number, which is that of any accelerator."""
         number = isinstance(device, int) and not isinstance(device, bool)
-        return _is_cuda(device) or (number and self._device == _HOST)
+        return _is_cuda(device) or (number and self._device == HOST)
 
     def _moved(self, tensor: Tensor) -> Tensor:
-        if self._device == _HOST:  # as it is; a capture would refuse to move it
+        if self._device == HOST:  # as it is; a capture would refuse to move it
             return tensor
         try:
             return tensor.to(self._device)
@@ -406,7 +405,7 @@ class Substitutes(TorchFunctionMode):
                     self._tell(what, name)
                 kwargs.pop(key, None)
                 # elsewhere torch has neither; an older one scales on CUDA alone
-                scales = self._device == _HOST and not lacks("2.3")
+                scales = self._device == HOST and not lacks("2.3")
                 if not self._available or (name == "GradScaler" and not scales):
                     args, kwargs["enabled"] = args[:2], False
                 args = (self._device, *args[1:])

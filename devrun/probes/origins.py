@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+
+HOST = str(torch.empty(0).device)
+"""The host, as torch names it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ class Origins:
         is computed of such a tensor goes there with it."""
         where = self.of(tensor) if isinstance(tensor, Tensor) else None
         return where is DEVICE or where in self._blamed
+
+    def stays(self, value: Any) -> Host | None:
+        """How a tensor came to be that is on the host, also once what was told is
+        mended; None of any other value."""
+        where = self.of(value) if isinstance(value, Tensor) else None
+        if isinstance(where, Host) and not self.is_blamed(where):
+            return where
+        return None
 
     def sweep(self) -> None:
         """Drop the tags of what is freed."""

@@ -143,7 +143,7 @@ class Syncs(Judge):
     def _waits(self, op: Op) -> bool:
         if op.indexes:
             whole = (one for one in op.indexes if one.dim())
-            return self._masked(op) or any(map(self._stays, whole))
+            return self._masked(op) or any(map(self._origins.stays, whole))
         if op.name == "repeat_interleave":
             return op.kwargs.get("output_size") is None
         if op.name == "normal":  # it looks for a deviation below 0
@@ -163,13 +163,8 @@ class Syncs(Judge):
     def _masked(self, op: Op) -> bool:
         """Whether a mask of the device is made an index of."""
         kinds = (torch.bool, torch.uint8)
-        masks = (one for one in op.indexes if one.dtype in kinds)
-        return any(not self._stays(one) for one in masks) and not self._fills(op)
-
-    def _stays(self, tensor: Any) -> bool:
-        """Whether it is on the host, also once what was told is mended."""
-        there = self._origins.once_mended(tensor)
-        return isinstance(self._origins.of(tensor), Host) and not there
+        masks = [one for one in op.indexes if one.dtype in kinds]
+        return not all(map(self._origins.stays, masks)) and not self._fills(op)
 
     def _fills(self, op: Op) -> bool:
         """Whether one number from the host is put under the mask: no index is made."""

@@ -111,7 +111,7 @@ class Calls(TorchFunctionMode):
         self.autocast = torch.is_autocast_enabled("cpu")
         self.name = name = getattr(func, "__name__", "")
         first = args[0] if args else None
-        stays = name in _MOVES and self._stays(first)
+        stays = self._origins.stays(first) if name in _MOVES else None
         if kwargs.get("generator") in ON_HOST:
             if kwargs.get("device") or self._origins.on_device(first):
                 self._tell("generator")
@@ -132,7 +132,8 @@ class Calls(TorchFunctionMode):
         if name in _MOVES:
             if isinstance(made, Tensor) and not self._origins.on_device(made):
                 self._moved(made, args, kwargs)
-            waits = stays and not kwargs.get("non_blocking")
+            # what was read from the device is told there
+            waits = stays and not stays.read and not kwargs.get("non_blocking")
             if waits and self._origins.on_device(made):
                 self._tell("copy")
         elif name in _FOLLOWS and isinstance(made, Tensor):
@@ -149,13 +150,6 @@ class Calls(TorchFunctionMode):
             if birth is not None and isinstance(made, Tensor):
                 self._origins.tag(made, birth)
         return made
-
-    def _stays(self, tensor: Any) -> bool:
-        """Whether it is on the host, also once what was told is mended, and was not
-        read from the device, which is told there."""
-        where = self._origins.of(tensor) if isinstance(tensor, Tensor) else None
-        made = isinstance(where, Host) and not where.read
-        return made and not self._origins.once_mended(tensor)
 
     def through(self, func: Any) -> Callable[..., Any]:
         """`func`, of which torch tells its modes nothing."""

@@ -41,8 +41,8 @@ class Counts:
 
     Args:
         emulator: its control module.
-        lines: by a kind, `MODEL`, or a part of an operator's name, those of the config
-            and the data set that bring about what no line of the user's asks for.
+        lines: by `MODEL`, or a part of an operator's name, those of the config that
+            bring about what no line of the user's asks for.
     """
 
     def __init__(self, emulator: Any, **lines: str | None) -> None:

@@ -108,11 +108,11 @@ def is_supported(base: str, overload: str, *, is_view: bool) -> bool:
         return base not in _OF_HOSTED and not _only_by_out(name)
     # Torch runs a structured operator by the kernel of the form that has `out`, and
     # composes one of which not even that has a kernel for the CPU.
-    structured = has_kernel("CompositeExplicitAutogradNonFunctional")
+    if not has_kernel("CompositeExplicitAutogradNonFunctional"):
+        return False
     outs = list(_out_forms(name))
-    return structured and (
-        not any(map(_runs_on_host, outs))
-        or any(out in supported_names() for out in outs)
+    return any(out in supported_names() for out in outs) or not any(
+        map(_runs_on_host, outs)
     )
 
 
