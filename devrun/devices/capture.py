@@ -54,6 +54,8 @@ _REMEDIES = {
         "in place"
     ),
 }
+_ADDS = "append|appendleft|extend|insert|add|update"
+"""Methods of what is changed so."""
 _ABSENT = object()
 _DRAWS = {
     "random": r"(?<![.\w])random\.\w",
@@ -178,14 +180,20 @@ class CaptureWatch:
                 continue
             if others and any(_lines_of([module])) and not _sites_of([module], uses):
                 continue
+            owner: Any = module
             name = f"{self._names[module]}.{key}"
+            while part := _changed_part(was, value):
+                owner, key, was, value = part
+                name = f"{name}.{key}"
             drawn = isinstance(was, tuple) and was[0] in _GENERATORS
             change = f"changes {name}{_change(was, value)}"
             what = f"draws from {name}" if drawn else change
-            if _grown(was, value) and not _carried_at(module, key):
+            if _grown(was, value) and not _carried_at(owner, key):
                 continue
-            sets = rf"\.{re.escape(key)}\b(\[[^]]*\])?\s*[-+*/%@&|^]*=(?!=)"
-            site = _site_of([*others, module], sets, uses)
+            changes = rf"(\s*[-+*/%@&|^]*=(?!=)|\.({_ADDS})\()"
+            sets = rf"\.{re.escape(key)}\b(\[[^]]*\])?{changes}"
+            uses = rf"\bself\.{re.escape(key)}\b"
+            site = _site_of([*others, owner], sets, uses)
             self.findings.append(Finding(what, site, drawn))
 
 
@@ -214,6 +222,16 @@ def _filled_in(was: Any, now: Any) -> bool:
     )
 
 
+def _changed_part(was: Any, now: Any) -> tuple[type, str, Any, Any] | None:
+    """Class, name and values of the attribute of a plain object that has changed."""
+    if not (_is_object(was) and _is_object(now) and was[0] is now[0]):
+        return None
+    for key, one in was[1].items():
+        if not _filled_in(one, now[1].get(key, _ABSENT)):
+            return was[0], key.strip("'"), one, now[1].get(key, _ABSENT)
+    return None
+
+
 def _is_object(copied: Any) -> bool:
     """Whether it was copied of a plain object, as a config is, and no container."""
     if not (isinstance(copied, tuple) and len(copied) == 2):
@@ -225,7 +243,7 @@ def _is_object(copied: Any) -> bool:
 
 def _class_of(module: Any) -> type[Any]:
     """The user's class, of which an SDK may have made a subclass of its own."""
-    kinds = type(module).__mro__
+    kinds = module.__mro__ if isinstance(module, type) else type(module).__mro__
     packages = [kind.__module__.partition(".")[0] for kind in kinds]
     own = [place for place, name in enumerate(packages) if name in EMULATED_PACKAGES]
     return kinds[own[-1] + 1 if own else 0]

@@ -111,11 +111,15 @@ def bounded(owner: type, name: str) -> bool:
 
 
 def _stores(node: Any, name: str, of: str = "attr") -> bool:
-    """`self.name = ...`, alone or among others, or `self.name.append(...)`."""
+    """`self.name = ...`, alone or among others, or `self.name[...].append(...)`."""
     if isinstance(node, ast.Call):
         called: Any = node.func
-        adds = getattr(called, "attr", None) in _ADDS
-        return adds and getattr(called.value, of, None) == name
+        if getattr(called, "attr", None) not in _ADDS:
+            return False
+        into = called.value
+        while isinstance(into, ast.Subscript):
+            into = into.value
+        return getattr(into, of, None) == name
     stored = isinstance(getattr(node, "ctx", None), ast.Store)
     if isinstance(node, ast.Subscript):
         node = node.value
@@ -142,6 +146,23 @@ def carried(owner: type, name: str) -> str | None:
     return None
 
 
+def counts(owner: type, name: str) -> bool:
+    """Whether a class adds to `self.name`, in the one method that sets it later."""
+    methods = (
+        list(ast.walk(one))
+        for one in ast.walk(_tree(owner)[0])
+        if isinstance(one, ast.FunctionDef) and one.name != "__init__"
+    )
+    setting = [nodes for nodes in methods if any(_stores(one, name) for one in nodes)]
+    added = (
+        getattr(one.target, "attr", None) == name
+        for nodes in setting
+        for one in nodes
+        if isinstance(one, ast.AugAssign)
+    )
+    return len(setting) == 1 and any(added)
+
+
 def decides(owner: _Owner, name: str) -> bool:
     """Whether a class compares `self.name` by size, or a module computes with it, and
     not only what it is next; of a file, a global of that name."""
@@ -161,7 +182,10 @@ def decides(owner: _Owner, name: str) -> bool:
         if isinstance(kind, type) and issubclass(kind, nn.Module)
     }
     classes = (one for one in nodes if getattr(one, "name", None) in models)
-    computes = {id(part) for one in classes for part in ast.walk(one)}
+    inside = [part for one in classes for part in ast.walk(one)]
+    shown = (v for one in inside if isinstance(one, ast.Dict) for v in one.values)
+    computes = {id(part) for part in inside}
+    computes -= {id(part) for one in shown for part in ast.walk(one)}
     for node in nodes:
         sides: list[Any] = []
         best = _called(node) in _BEST and id(node) in own

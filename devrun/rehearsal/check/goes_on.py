@@ -183,9 +183,10 @@ class GoesOn:
             raise error
         follows = self._sources.follows(error, not given)
         follows |= getattr(error, "follows", False)
-        # a compiler's tensors do not say of what they come
-        from_shapes = of_shape(error) or not given  # what a hook reads is left out
-        follows |= self._compiles and self._note.left_out and from_shapes
+        # a compiler's tensors do not say of what they come, and what a hook reads or a
+        # list should have got is left out
+        may = of_shape(error) or isinstance(error, LookupError) or not given
+        follows |= self._compiles and self._note.left_out and may
         left, lines = Left(site), self._mended.lines
         if self._compiles or site in lines or not isinstance(error, REFUSALS):
             left = self._sources.leave_out(error, follows)

@@ -44,7 +44,7 @@ _LOST = re.compile(r"`np\.(\w+)` was .*?`(np\.)?(\w+)`")
 _BUILTINS = '__import__("builtins")'
 _SHAPES = re.compile(
     r"shape|size|[Dd]imension|channels|elements|expand|broadcast|multiplied|ambiguous"
-    r"|0-d|\dD|single"
+    r"|0-d|\dD|single|non-empty"
 )
 
 

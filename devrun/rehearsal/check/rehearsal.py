@@ -39,7 +39,7 @@ from devrun.rehearsal.check.graph_faults import (
 )
 from devrun.rehearsal.check.last_batch import LastBatch
 from devrun.rehearsal.check.requests import bring, probes_of
-from devrun.rehearsal.check.resume import Updates, begins_late, differences
+from devrun.rehearsal.check.resume import Updates, begins_late, counters, differences
 from devrun.runners.training import Training
 from devrun.runners.trial import build_short, change, shorten
 
@@ -267,6 +267,6 @@ def _resume(
     # what a graph keeps makes updates differ, but not what the user's objects hold
     follow = {"update", "weights", *re.findall(r"\w+", " ".join(kept))} if kept else ()
     told = differences(first, second, resumed, going.seconds)
-    for finding in chain(told, begins_late(first, resumed)):
+    for finding in chain(told, begins_late(first, resumed), counters(first)):
         if finding.what == "data" or finding.what.rpartition(".")[2] not in follow:
             note.found(finding)

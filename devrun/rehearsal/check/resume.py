@@ -14,12 +14,12 @@ from unittest.mock import patch
 from torch import nn
 from torch.optim import Optimizer
 
-from devrun.hooks.base import Priority
+from devrun.hooks.base import Hook, Priority
 from devrun.probes.births import hidden
 from devrun.probes.finding import Finding
 from devrun.probes.probe import Watching
 from devrun.probes.sites import defined
-from devrun.probes.sources import assigned, decides, stored
+from devrun.probes.sources import assigned, counts, decides, stored
 from devrun.rehearsal.check.digests import digest
 from devrun.rehearsal.check.unsaved import (
     SHARED,
@@ -293,6 +293,16 @@ def begins_late(first: Updates, resumed: Callable[..., Updates]) -> Iterator[Fin
         without = resumed({}, whole, rounds=3)
         keys = (key for key in late if _differ(key, whole, without))
         yield from filter(None, (_begins_anew(key, whole) for key in keys))
+
+
+def counters(first: Updates) -> Iterator[Finding]:
+    """What hooks count up to a number, also where it did not come to that here."""
+    for (kind, number), owner in owners_of(first.training).items():
+        saves = getattr(type(owner), "state_dict", None) is not Hook.state_dict
+        if not saves and defined(type(owner)):
+            own = (name for name, value in vars(owner).items() if type(value) is int)
+            keys = ((kind, number, name) for name in own if counts(type(owner), name))
+            yield from filter(None, (_begins_anew(key, first) for key in keys))
 
 
 def _begins_anew(key: Key, first: Updates) -> Finding | None:
