@@ -136,7 +136,11 @@ def carried(owner: type, name: str) -> str | None:
         if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
             continue
         nodes = _without_caches(method, name)
-        read = [one.lineno for one in nodes if _loads(one, name)]
+        # `self.name[...] = x` reads nothing of it, `self.name += x` does
+        parts = {id(one.value) for one in nodes if _is_part_set(one)}
+        read = [n.lineno for n in nodes if _loads(n, name) and id(n) not in parts]
+        adds = [one for one in nodes if isinstance(one, ast.AugAssign)]
+        read += [one.lineno for one in adds if _stores(one.target, name)]
         stores = [one for one in nodes if _stores(one, name)]
         cleared = [one.lineno for one in nodes if _clears(one, name)]
         begins = min([*cleared, *(one.lineno + 1 for one in stores)], default=0)
@@ -222,6 +226,11 @@ def _without_caches(method: ast.AST, name: str) -> list[Any]:
         found.append(node)
         todo += ast.iter_child_nodes(node)
     return found
+
+
+def _is_part_set(node: Any) -> bool:
+    """`x[...]`, where it gets another value."""
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
 def _clears(node: Any, name: str) -> bool:
