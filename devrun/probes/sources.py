@@ -22,6 +22,8 @@ _OWN = ("self", "cls")
 _BY_SIZE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
 _ADDS = ("append", "appendleft", "extend", "insert", "add")
+_STEPS = ("forward", "train_step", "val_step")
+"""Methods that devrun and torch call."""
 _Owner = Union[type, ModuleType, CodeType]
 
 
@@ -129,11 +131,16 @@ def _stores(node: Any, name: str, of: str = "attr") -> bool:
 def carried(owner: type, name: str) -> str | None:
     """The line of a method that changes `self.name` after it has read what it was.
 
-    A cache is none, which an `if` that reads it fills.
+    A cache is none, which an `if` that reads it fills; nor what another method, which
+    the class calls, begins anew.
     """
     tree, first, file = _tree(owner)
-    for method in ast.walk(tree):
-        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+    every: list[Any] = list(ast.walk(tree))
+    methods = [n for n in every if isinstance(n, ast.FunctionDef)]
+    called = {*_STEPS, *(n.func.attr for n in every if _is_own_call(n))}
+    anew = [n for n in methods if n.name in called and _begins(n, name)]
+    for method in methods:
+        if method.name == "__init__" or any(one is not method for one in anew):
             continue
         nodes = _without_caches(method, name)
         # `self.name[...] = x` reads nothing of it, `self.name += x` does
@@ -226,6 +233,29 @@ def _without_caches(method: ast.AST, name: str) -> list[Any]:
         found.append(node)
         todo += ast.iter_child_nodes(node)
     return found
+
+
+def _is_own_call(node: Any) -> bool:
+    """`self.name(...)`."""
+    called = getattr(node, "func", None)
+    return getattr(getattr(called, "value", None), "id", "") in _OWN
+
+
+def _begins(method: ast.AST, name: str) -> bool:
+    """Whether a method sets `self.name` to what does not come of it, or clears it."""
+    for node in _without_caches(method, name):
+        sets = isinstance(node, ast.Assign) and any(_is(t, name) for t in node.targets)
+        if sets and not any(_loads(one, name) for one in ast.walk(node.value)):
+            return True
+        if _clears(node, name):
+            return True
+    return False
+
+
+def _is(node: Any, name: str) -> bool:
+    """`self.name`, alone or among others."""
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return any(getattr(one, "attr", None) == name for one in parts)
 
 
 def _is_part_set(node: Any) -> bool:
