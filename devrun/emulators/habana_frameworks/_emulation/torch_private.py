@@ -172,12 +172,13 @@ def register_backends(backend: Callable[..., Any], names: Sequence[str]) -> None
     """Make `backend` known to torch.compile, and this package nothing to trace. (2.1)
 
     Public are only the entry points of installed packages. Loading the compiler takes
-    a second.
+    a second. It may know torch's functions from before this package put others in
+    their place: it looks them up again.
     """
-    from torch._dynamo import register_backend
-    from torch._dynamo.trace_rules import add
+    from torch._dynamo import register_backend, trace_rules
 
-    add("habana_frameworks")
+    trace_rules.add("habana_frameworks")
+    trace_rules.get_torch_obj_rule_map.cache_clear()
     known = torch.compiler.list_backends(exclude_tags=())
     for name in names:
         if name not in known:
