@@ -72,10 +72,20 @@ def built_on_host() -> Host | None:
     return _sample() or Host("torch.Tensor", sites.here(2), _AS_FUNCTION)
 
 
-@lru_cache(maxsize=None)
 def built_for(site: str | None) -> Host | None:
     """What a class of torch's made, of which modes are not told, where the statement
     at `site` reads it from a variable of its function."""
+    for made_at, value in _variables(site):
+        kind = next(filter(None, map(_class_called, ast.walk(value))), None)
+        if kind:
+            return Host(kind, made_at, _AS_FUNCTION)
+    return None
+
+
+@lru_cache(maxsize=None)
+def _variables(site: str | None) -> list[tuple[str, ast.expr]]:
+    """`file:line` and value of the variables of its function that the statement at
+    `site` reads."""
     file, _, number = (site or "").rpartition(":")
     tree = ast.parse("".join(linecache.getlines(file)))
     line, nodes = int(number or 0), list(ast.walk(tree))
@@ -86,12 +96,11 @@ def built_for(site: str | None) -> Host | None:
         one.id for one in nodes if isinstance(one, ast.Name) and one.lineno == line
     }
     sets = [one for one in nodes if isinstance(one, ast.Assign) and one.lineno <= line]
-    made: dict[str, Host | None] = {}
+    made: dict[str, tuple[str, ast.expr]] = {}
     for one in sorted(sets, key=lambda one: one.lineno):
-        kind = next(filter(None, map(_class_called, ast.walk(one.value))), None)
-        host = kind and Host(kind, f"{file}:{one.lineno}", _AS_FUNCTION)
-        made.update((getattr(target, "id", ""), host or None) for target in one.targets)
-    return next((host for name, host in made.items() if host and name in names), None)
+        for target in one.targets:
+            made[getattr(target, "id", "")] = f"{file}:{one.lineno}", one.value
+    return [row for name, row in made.items() if name in names]
 
 
 def _class_called(node: ast.AST) -> str:
@@ -165,13 +174,19 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
             (around, _whole(vars(around)), GLOBAL, _AS_GLOBAL),
         ):
             for name, value in values.items():
-                if values is own and (closed := _closed(value)):
+                closed = _closed(value) if values is own else []
+                if closed:
                     value = [part for part in closed if id(part) not in known]
                 modules = hidden(value) if label == GLOBAL or values is own else []
                 tensors = [*held(value), *modules]
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
+                if closed:
+                    called = [
+                        at for at, by in _variables(site) if isinstance(by, ast.Call)
+                    ]
+                    site = called[0] if len(called) == 1 else site
                 remedy = _AS_MODULES if modules and values is own else usual
                 if values is own and is_module and isinstance(value, Tensor):
                     kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER

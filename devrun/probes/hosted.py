@@ -27,6 +27,7 @@ from devrun.probes.births import (
     birth_of,
     built_at,
     built_for,
+    built_on_host,
     hidden,
     tag_attributes,
 )
@@ -45,6 +46,8 @@ _MEETS = "it stays on the host, and meets the device's at "
 _PACK = "_pack_padded_sequence"
 _CHANGES = re.compile(r"\w+[^_]_|__(i[^n]\w+|setitem)__")
 _BATCH = Host("a batch")
+_FILLS = ("normal_", "uniform_", "random_", "bernoulli_", "fill_", "zero_")
+"""Methods that give a tensor, as `torch.FloatTensor(2, 3)` makes it, its values."""
 _MAY_STAY = re.compile(r"__(get|set)item__|index_put_?|ctc_loss")
 """Functions that take some of their tensors from the host too."""
 MEANS = {
@@ -143,6 +146,8 @@ class Hosted(TorchFunctionMode):
             return
         born = birth_of(name, args, kwargs, self._on_device)
         born = born or born_of(tensors_in((args, kwargs)))
+        if born is None and name in _FILLS:
+            born = built_on_host()
         if born is not None:
             PLACED.tag(out, born)
 
