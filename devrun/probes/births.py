@@ -41,6 +41,7 @@ _AS_PARAMETER = "self.NAME = nn.Parameter(...)"
 GLOBAL = "the global "
 _AS_GLOBAL = "NAME.to(...) where it is used, or a buffer of it"
 _SAMPLE = "x.to(device) of what is read there: only the batches of a run are moved"
+_AS_OWN = "an attribute of the model for what it keeps, or a buffer: those are moved"
 _AS_MODULES = "nn.ModuleList, ModuleDict or ParameterList of it, which is moved"
 
 
@@ -182,12 +183,9 @@ def tag_attributes(owners: Iterable[Any], tag: Callable[[Tensor, Host], None]) -
                 if name.startswith("__") or not tensors:
                     continue
                 site, line = assigned(holder, name)
-                if closed:
-                    called = [
-                        at for at, by in _variables(site) if isinstance(by, ast.Call)
-                    ]
-                    site = called[0] if len(called) == 1 else site
                 remedy = _AS_MODULES if modules and values is own else usual
+                if closed:
+                    site, remedy = _enclosed_at(site), _AS_OWN
                 if values is own and is_module and isinstance(value, Tensor):
                     kept = _AS_PARAMETER if value.requires_grad else _AS_BUFFER
                     remedy = kept.replace("...", _assigned(line))
@@ -202,6 +200,13 @@ def _closed(value: Any) -> list[Any]:
     cells = (getattr(value, "__closure__", None) or ()) if callable(value) else ()
     empty = types.CellType()  # as of a name that is set later
     return [one.cell_contents for one in cells if one != empty]
+
+
+def _enclosed_at(site: str | None) -> str | None:
+    """Where the one variable is made by a call that the statement at `site` encloses
+    or hands on; `site` itself, where it is none or more than one."""
+    made = [at for at, value in _variables(site) if isinstance(value, ast.Call)]
+    return made[0] if len(made) == 1 else site
 
 
 def _whole(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -16,7 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from devrun.probes.births import birth_of, built_on_host
 from devrun.probes.finding import Finding
-from devrun.probes.origins import DEVICE, ON_HOST, Host, Origins, flat_tensors, joined
+from devrun.probes.origins import (
+    DEVICE,
+    HOST,
+    ON_HOST,
+    Host,
+    Origins,
+    flat_tensors,
+    joined,
+)
 from devrun.probes.sites import calling, is_foreign, line_asking
 from devrun.probes.streams import CLOCK
 from devrun.tensors import tensors_in
@@ -121,6 +130,9 @@ class Calls(TorchFunctionMode):
             if name in OF_LISTS:
                 lists = [one for one in args[:2] if isinstance(one, (list, tuple))]
                 self._reads(name, flat_tensors(lists))
+                there = kwargs.get("device") not in (None, HOST)
+                if there and not self.quiet and isinstance(first, (list, np.ndarray)):
+                    self._tell("copy")
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only
             if name == "save":

@@ -51,8 +51,7 @@ class Planted(nn.Module):
         packed = pack_padded_sequence(x, torch.tensor(lengths), True, enforce_sorted=False)
         out, h = self.rnn(packed, self.start.expand(-1, len(x), -1).contiguous())
         out, _ = pad_packed_sequence(out, True)
-        keep = torch.arange(out.shape[1], device=out.device) < torch.tensor(lengths, device=out.device)[:, None]
-        h = (out * keep[..., None]).sum(1)
+        h = out.sum(1)  # what pads them is 0
         h = F.relu(self.norm(h), inplace=True)
         loss = F.cross_entropy(self.head(h), y)
         loss = loss + F.cross_entropy(self.probe(h.detach()), y)
