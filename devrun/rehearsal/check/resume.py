@@ -375,6 +375,7 @@ def _difference(
     files = (one for one, _ in owners_of(training) if isinstance(one, ModuleType))
     of_files = (stored(one, name, "attr") for one in files for _, name in mine)
     lines = filter(None, chain(of_class, of_files))
-    site = next(lines, None) or defined(getattr(owner, method, None))
+    methods = (defined(getattr(owner, one, None)) for one in (method, "train_step"))
+    site = next(chain(lines, filter(None, methods)), None)
     why = why.format(min(number + 1, max(first.by_number)))
     return Finding("differs", "resume", what, why, remedy, site)
