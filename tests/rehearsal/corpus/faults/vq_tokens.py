@@ -58,7 +58,7 @@ class Tokenizer(nn.Module):
         again = self.decoder(z)
         pixels = F.mse_loss(again, data)
         loss = pixels + self.weight * commit
-        edges = torch.tensor([[[[-1.0, 1.0]]]], device=data.device)
+        edges = torch.tensor([[[[-1.0, 1.0]]]], device=data.device)  # fault[cuda]: host sync
         loss = loss + 0.1 * F.l1_loss(F.conv2d(again, edges), F.conv2d(data, edges))
         logs = {"pixels": pixels.detach(), "spread": spread.detach()}
         if spread < 2:  # fault[cuda,hpu]: host; fault[ipu]: cannot be compiled
