@@ -60,7 +60,8 @@ _ABSENT = object()
 _DRAWS = {
     "random": r"(?<![.\w])random\.\w",
     "numpy.random": r"\b(np|numpy)\.random\b",
-    "torch's CPU generator": r"\btorch\.(rand|normal|bernoulli|multinomial)",
+    "torch's CPU generator": r"\btorch\.(rand|normal|bernoulli|multinomial)"
+    r"|\.(normal|uniform|bernoulli|random|exponential)_\(",
 }
 _watching: list[Any] = []
 
@@ -102,19 +103,15 @@ class Finding:
 class CaptureWatch:
     """`with CaptureWatch(model) as watch: <capture>`; then `watch.findings`.
 
-    Compared are the global states of `random` and `numpy.random`, and the plain values
-    in the attributes of every module of `roots`: numbers, text, containers and plain
-    objects of them, NumPy arrays and random generators. An attribute that was missing
-    or None before counts as a cache that is being filled. Of tensors, which a graph
-    has, only those are found that a method reads before it puts others in their place.
-    What is as before at the end is no finding.
-
-    Args:
-        host_torch: compare torch's CPU generator too, for devices with one of their
-            own.
+    Compared are the global states of `random`, `numpy.random` and of torch on the CPU,
+    and the plain values in the attributes of every module of `roots`: numbers, text,
+    containers and plain objects of them, NumPy arrays and random generators. An
+    attribute that was missing or None before counts as a cache that is being filled. Of
+    tensors, which a graph has, only those are found that a method reads before it puts
+    others in their place. What is as before at the end is no finding.
     """
 
-    def __init__(self, *roots: nn.Module, host_torch: bool = False) -> None:
+    def __init__(self, *roots: nn.Module) -> None:
         self.findings: list[Finding] = []
         self._kept: dict[nn.Module, dict[str, Any]] = {}
         self._names = {
@@ -124,6 +121,8 @@ class CaptureWatch:
         }
         self._streams: dict[str, Any] = {"random": random._inst}
         self._streams["numpy.random"] = np.random.mtrand._rand
+        # a device has one of its own
+        self._streams["torch's CPU generator"] = torch.random.default_generator
         files = {sys.modules.get(_class_of(one).__module__) for one in self._names}
         kept = (one for module in self._names for one in vars(module).values())
         self._others = [one for one in kept if not isinstance(one, nn.Module)]
@@ -134,8 +133,6 @@ class CaptureWatch:
                 for name, one in vars(file).items():
                     if isinstance(one, tuple(_GENERATORS)):
                         self._streams[f"the global {name}"] = one
-        if host_torch:
-            self._streams["torch's CPU generator"] = torch.random.default_generator
 
     def __enter__(self) -> CaptureWatch:
         self._before = _copies(self._streams)

@@ -146,7 +146,7 @@ class GraphedForward:
 
     def _capture(self, shapes: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
         try:
-            with CaptureWatch(self._module, host_torch=True) as watch:
+            with CaptureWatch(self._module) as watch:
                 outputs = self._replay(*args, **kwargs)
         except (RuntimeError, AssertionError) as error:
             if isinstance(error, DevrunError) or is_out_of_memory(error):
