@@ -8,9 +8,10 @@ cannot be used.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -172,13 +173,18 @@ def register_backends(backend: Callable[..., Any], names: Sequence[str]) -> None
     """Make `backend` known to torch.compile, and this package nothing to trace. (2.1)
 
     Public are only the entry points of installed packages. Loading the compiler takes
-    a second. It may know torch's functions from before this package put others in
-    their place: it looks them up again.
+    a second. Where it was loaded before this package put others in the place of
+    torch's functions, it is told that these are traced as those were.
     """
     from torch._dynamo import register_backend, trace_rules
 
     trace_rules.add("habana_frameworks")
-    trace_rules.get_torch_obj_rule_map.cache_clear()
+    rules: Any = trace_rules.get_torch_obj_rule_map()
+    for function in vars(torch).values():
+        if isinstance(function, FunctionType) and hasattr(function, "__wrapped__"):
+            original = inspect.unwrap(function)
+            if original in rules:
+                rules.setdefault(function, rules[original])
     known = torch.compiler.list_backends(exclude_tags=())
     for name in names:
         if name not in known:
