@@ -20,7 +20,8 @@ _DECIDES = ("type", "policy")
 """Keys without which the others of their section mean nothing."""
 _OPTIMIZER = {"type": "SGD", "lr": 0.001, DELETE: True}
 _MIXED = re.compile(
-    r"Expected all tensors to be on the same device.*?\(operator aten::(\w+).*?\)"
+    r"Expected all tensors to be on the same device[^\n(]*"
+    r"(?:\(operator aten::(\w+).*?\))?"
     r"|[^\n]*(?:must be on|not at) the same device[^\n]*"
 )
 _OWN_UPDATE = re.compile("several optimizers|cannot update the weights")

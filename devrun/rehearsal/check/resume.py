@@ -255,7 +255,7 @@ def differences(
     carried = dict(list(first.changed.items())[:_TRIED])
     anew = [key for key in carried if _differ(key, first, second)]
     begun = [key for key in anew if _begins_anew(key, first)]
-    goes_on = carried and found.what != "weights" if found else begun
+    goes_on = carried if found else begun
     if found is None and not begun:
         return
     blamed: list[Finding | None] = []
@@ -325,9 +325,12 @@ def _begins_anew(key: Key, first: Updates) -> Finding | None:
 
 
 def _like_weights(value: Any, model: nn.Module) -> bool:
-    """Whether it has a tensor of the shape of each weight, as an average of them."""
+    """Whether it has a tensor of the shape of each weight, as an average of them, or of
+    all that the model saves, as the best of them."""
+    kept = [one.shape for one in held(value)]
     shapes = [one.shape for one in model.parameters() if one.requires_grad]
-    return bool(shapes) and [one.shape for one in held(value)] == shapes
+    saved = [one.shape for one in held(model.state_dict())]
+    return bool(shapes) and kept in (shapes, saved)
 
 
 def _differ(key: Key, one: Updates, two: Updates) -> bool:
@@ -357,7 +360,7 @@ def _difference(
     what, owner, method = "update", type(model), "forward"
     if of_data := one.batch != two.batch:
         what, owner, method = "data", type(dataset), "__getitem__"
-    elif one.weights != two.weights and number == min(second.by_number):
+    elif one.weights != two.weights and number == min(second.by_number) and not sure:
         # later, other weights come of the update before
         what, method, keys = "weights", "__init__", []
     why, remedy = _WORDS[what]
