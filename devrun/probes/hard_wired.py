@@ -272,10 +272,9 @@ class Substitutes(TorchFunctionMode):
         """`made`, which is on CUDA as far as the user's code knows."""
         if isinstance(made, Tensor):
             self._judged(made, name)
-            if self._available:
-                if isinstance(PLACED.of(made), Host):  # there it is another tensor
-                    made = made.clone()
-                PLACED.tag(made, DEVICE)
+            if isinstance(PLACED.of(made), Host):  # there it is another tensor
+                made = made.clone()
+            PLACED.tag(made, DEVICE)
             if CLOCK.active:
                 CLOCK.write([made], sites.line_asking())
         return made

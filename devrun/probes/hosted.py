@@ -85,6 +85,8 @@ class Hosted(TorchFunctionMode):
         super().__init__()
         self._device = device
         self._note = note
+        self._told: set[Host] = set()
+        """How those came to be that met the device's."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -121,8 +123,9 @@ class Hosted(TorchFunctionMode):
                 self.found(kind, func, error, births)
                 return out
             raise
-        self._born(_name(func), args, kwargs, out)
-        return out
+        born = self._born(_name(func), args, kwargs, out)
+        # made on the device from now on, so that what comes of it is as once mended
+        return to_device(self._device, out) if born in self._told else out
 
     def _ways(
         self, error: Exception, func: Any, args: Any, kwargs: Any
@@ -140,16 +143,21 @@ class Hosted(TorchFunctionMode):
         if self._device in places and not _changes(func):
             yield "refused", self._on_host
 
-    def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Keep where a tensor of the host was made, also for what comes of it."""
+    def _born(self, name: str, args: Any, kwargs: Any, out: Any) -> Host | None:
+        """Keep where a tensor of the host was made, also for what comes of it.
+
+        Returns:
+            How this call made it, if it is new.
+        """
         if not isinstance(out, Tensor) or not out.is_cpu:
-            return
-        born = birth_of(name, args, kwargs, self._on_device)
-        born = born or born_of(tensors_in((args, kwargs)))
+            return None
+        made = birth_of(name, args, kwargs, self._on_device)
+        born = made or born_of(tensors_in((args, kwargs)))
         if born is None and name in _FILLS:
             born = built_on_host()
         if born is not None:
             PLACED.tag(out, born)
+        return made
 
     def _on_device(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.device.type == self._device
@@ -183,6 +191,7 @@ class Hosted(TorchFunctionMode):
         what, site = _name(func).strip("_"), sites.here(3)
         what = "a sparse tensor" if kind == "sparse" else what
         for born in filter(None, births):
+            self._told.add(born)
             self._note.found(left_behind(born, site, _said(error)))
         if births and None not in births:
             return

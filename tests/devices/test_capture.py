@@ -114,7 +114,7 @@ def test_an_attribute_of_another_object_is_found():
     mixer = Mixer()
     mixer.calls = 0
     (found,) = watch(lambda self: self.mixer(), mixer=mixer)
-    assert found.what == "changes Sequential.0.mixer"
+    assert found.what == "changes Sequential.0.mixer.calls from 0 to 1"
 
 
 def keep_tensors(self):
@@ -141,7 +141,7 @@ def put_back(self):
         (keep_tensors, {"seen": None, "list": [], "cache": {}}),
         (fill, {"size": None}),
         (put_back, {"number": 0}),
-        (lambda self: torch.rand(3), {"number": 0, "nan": float("nan")}),
+        (lambda self: torch.ones(3), {"number": 0, "nan": float("nan")}),
         (lambda self: None, {"many": list(range(20_000)), "shape": (1, 2)}),
     ],
 )
@@ -182,8 +182,8 @@ def test_tensors_that_the_next_call_would_read_are_found_and_no_others():
     assert names == {f"changes Carries.{name}" for name in ("mean", "queue", "state")}
 
 
-def test_torchs_host_generator_is_compared_where_asked():
+def test_draws_of_torchs_host_generator_are_found():
     model = Part(lambda self: torch.rand(1))
-    with CaptureWatch(model, host_torch=True) as seen:
+    with CaptureWatch(model) as seen:
         model(torch.zeros(1))
     assert [f.what for f in seen.findings] == ["draws from torch's CPU generator"]

@@ -11,7 +11,7 @@ import torch
 
 from devrun.devices.cuda.probes.watch import OF_LISTS, Judge, Op
 from devrun.probes.finding import Finding
-from devrun.probes.origins import DEVICE, Host, Origins
+from devrun.probes.origins import Origins
 from devrun.probes.sites import asking, is_library
 
 _DISTRIBUTION = torch.distributions.distribution.__file__
@@ -156,8 +156,9 @@ class Syncs(Judge):
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
         if op.name == "copy_":  # to the host
-            mine, given = map(self._origins.of, op.inputs[:2])
-            return isinstance(mine, Host) and given is DEVICE
+            mine, given = op.inputs[:2]
+            stays = self._origins.stays(mine) is not None
+            return stays and self._origins.on_device(given)
         return op.name in _REMEDIES and self._origins.once_mended(op.inputs[0])
 
     def _masked(self, op: Op) -> bool:

@@ -60,6 +60,14 @@ class Counts:
         """What came since the last update is no part of the next, as at log points."""
         self._last = self._all()
 
+    def restart(self) -> None:
+        """What came until now does not count."""
+        self.updates = 0
+        self._first = self._last = self._all()
+        self._apart.clear()
+        self._often.clear()
+        self._compiled.clear()
+
     def update(self) -> None:
         """An update is over."""
         self.updates += 1

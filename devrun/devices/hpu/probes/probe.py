@@ -20,7 +20,7 @@ from devrun.models.step_module import StepModule
 from devrun.parallel.strategy import optimizers_in
 from devrun.probes.births import tag_attributes
 from devrun.probes.compile_log import RECOMPILATION, CompileLog
-from devrun.probes.finding import Finding
+from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.hosted import hosted, placed, tag_host
 from devrun.probes.keys import BatchSize, line_of
 from devrun.probes.probe import Probe, Training
@@ -40,6 +40,8 @@ class HPUProbe(Probe):
 
     priority = Priority.LOWEST
     _counts: Counts
+    _began: bool
+    """Whether the first update is over."""
 
     def before(self, cfg: Any) -> None:
         self._size = BatchSize.of(cfg)
@@ -61,6 +63,7 @@ class HPUProbe(Probe):
         training.runner.register_hook(self)
 
     def before_run(self, runner: Run) -> None:
+        self._began = False
         sdk: Any = getattr(runner.adapter, "sdk", None)
         self._log, self._counts = CompileLog(), Counts(sdk.emulator, **self._lines)
         runner.eval_contexts.append(self._evaluating)
@@ -82,6 +85,10 @@ class HPUProbe(Probe):
 
     def after_train_iter(self, runner: Run) -> None:
         self._counts.update()
+        mixed = any(key[1] == MISMATCH for key in self.note.seen)
+        if self._counts.updates == 1 and mixed and not self._began:
+            self._counts.restart()  # some of it came of what met the device's there
+        self._began = True
 
     def _evaluating(self, _: Run) -> AbstractContextManager[Any]:
         return self._counts.apart()

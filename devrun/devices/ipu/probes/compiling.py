@@ -10,7 +10,7 @@ from typing import Any
 
 from devrun.devices.ipu.batch import ShapesError
 from devrun.devices.ipu.probes.options import key_of
-from devrun.devices.ipu.probes.refused import KIND, finding_of
+from devrun.devices.ipu.probes.refused import KIND, finding_of, told
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import known_births
@@ -44,12 +44,12 @@ class Compiling(Probe):
         return bool(self._found) and not own
 
     def after(self, training: Training) -> Iterator[Finding]:
-        found = self._found or []
+        found = told(self._found or ())
         trained = {user_line(one.stack) for one in found if one.training}
         for one in sorted(found, key=lambda one: not one.training):
             if one.training:
-                told = finding_of(one)
-                yield replace(told, site=told.site or self._section())
+                row = finding_of(one)
+                yield replace(row, site=row.site or self._section())
             elif user_line(one.stack) not in trained:
                 yield finding_of(one, fix=self._on_the_host())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from devrun.devices.capture import Finding as Frozen
@@ -12,7 +12,7 @@ from devrun.probes.births import built_for
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import born_of, left_behind
 from devrun.probes.keys import pasted
-from devrun.probes.origins import Host
+from devrun.probes.origins import PLACED, Host
 from devrun.probes.sites import user_line
 
 KIND = "cannot be compiled"
@@ -93,6 +93,13 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     why = f"PopTorch refuses it{where}: {text}"
     remedy = _remedy(operation, text) + (f"; or {pasted(fix)}" if fix else "")
     return Finding("breaks", KIND, what, why, remedy, site, fix=fix)
+
+
+def told(refusals: Iterable[Any]) -> list[Any]:
+    """Those but of tensors that the user's code puts on CUDA, which is told there."""
+    return [
+        one for one in refusals if one.value is None or not PLACED.on_device(one.value)
+    ]
 
 
 def frozen(found: Frozen) -> Finding:

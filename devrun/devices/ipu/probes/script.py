@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from devrun.devices.capture import CaptureWatch
-from devrun.devices.ipu.probes.refused import finding_of, frozen
+from devrun.devices.ipu.probes.refused import finding_of, frozen, told
 from devrun.devices.ipu.sdk import load
 from devrun.probes.finding import Finding
 from devrun.probes.hard_wired import Substitutes, telling
@@ -85,5 +85,5 @@ class IPUProgram(ProgramProbe):
         if not (counts["compile"] or self._found):
             unused = Finding("advice", "not used", *_UNUSED, f"{self._script}:1")
             self._note.found(unused)
-        for refusal in list(self._found):
+        for refusal in told(self._found):
             self._note.found(finding_of(refusal))
