@@ -123,9 +123,12 @@ class Hosted(TorchFunctionMode):
                 self.found(kind, func, error, births)
                 return out
             raise
-        born = self._born(_name(func), args, kwargs, out)
-        # made on the device from now on, so that what comes of it is as once mended
-        return to_device(self._device, out) if born in self._told else out
+        return self.mended(self._born(_name(func), args, kwargs, out), out)
+
+    def mended(self, born: Host | None, made: Any) -> Any:
+        """`made`, on the device where it is told that it is to be: what comes of it is
+        as once mended."""
+        return to_device(self._device, made) if born in self._told else made
 
     def _ways(
         self, error: Exception, func: Any, args: Any, kwargs: Any
@@ -212,11 +215,12 @@ def left_behind(born: Host, meets: str | None, said: str) -> Finding:
 def known_births(device: str, note: Notebook, model: nn.Module) -> Iterator[None]:
     """Within, `born_of` knows the tensors of the host that `model` comes to."""
     tag_attributes(model.modules(), tag_host)
-    with _making("from_numpy", _AS_TENSOR), Hosted(device, note):
+    mode = Hosted(device, note)
+    with _making("from_numpy", _AS_TENSOR, mode), mode:
         yield
 
 
-def _making(name: str, remedy: str) -> AbstractContextManager[Any]:
+def _making(name: str, remedy: str, mode: Hosted) -> AbstractContextManager[Any]:
     """Within, `born_of` knows what `torch.NAME` makes, which modes are not told."""
     given = getattr(torch, name)
 
@@ -225,7 +229,7 @@ def _making(name: str, remedy: str) -> AbstractContextManager[Any]:
         born = Host(f"torch.{name}", sites.here(2), remedy)
         for one in (*held(made), *hidden(made)):
             tag_host(one, born)
-        return made
+        return mode.mended(born, made)
 
     return patch.object(torch, name, make)
 
@@ -273,8 +277,8 @@ def hosted(device: str, note: Notebook) -> Iterator[None]:
         stack.enter_context(register_module_buffer_registration_hook(registered))
         # an emulator's own, which torch does not show to modes
         stack.enter_context(patch.object(kind, "numpy", numpy))
-        stack.enter_context(_making("load", f'torch.load(..., "{device}")'))
-        stack.enter_context(_making("from_numpy", _AS_TENSOR))
+        stack.enter_context(_making("load", f'torch.load(..., "{device}")', mode))
+        stack.enter_context(_making("from_numpy", _AS_TENSOR, mode))
         stack.enter_context(mode)
         stack.enter_context(engine_in(lambda: mode))
         yield

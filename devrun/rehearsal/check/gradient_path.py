@@ -166,6 +166,14 @@ def untrained(note: Notebook, training: Any, batch: Any) -> None:
     note.found(Finding("breaks", "no gradient", "the loss", why, remedy, site))
 
 
+def not_finite_at(training: Any, batch: Any) -> str | None:
+    """The line of what makes the loss of `batch` infinite, or none."""
+    ends = _NotFinite()
+    with suppress(Exception):  # of the user's model, called once more
+        return ends.site_of(run_again(training, batch, ends))
+    return None
+
+
 def run_again(training: Any, batch: Any, mode: TorchFunctionMode) -> Tensor:
     """The loss of `batch`, computed once more under `mode` by the model uncompiled."""
     adapter: Any = training.runner.adapter

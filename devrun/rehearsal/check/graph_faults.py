@@ -254,11 +254,13 @@ class KeptGraphs(Probe):
     def built(self, training: Training) -> None:
         self._whole = training.runner.session.step_module
         self._growing = _Growing(self.note, self._whole)
-        if Capability.GRAD_ACCESS in training.runner.adapter.capabilities:
-            training.runner.register_hook(self)
+        training.runner.register_hook(self)
 
     def after_train_iter(self, runner: Run) -> None:
-        owners = *self._whole.modules(), *own_parts(runner)
+        owners = own_parts(runner)
+        # else the model's code runs once, and what it keeps does not grow
+        if Capability.GRAD_ACCESS in runner.adapter.capabilities:
+            owners += self._whole.modules()
         for owner, name, value in _values(owners):
             self._growing.look(id(owner), type(owner), name, value)
 

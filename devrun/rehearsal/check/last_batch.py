@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from devrun.config.tree import inside
+from devrun.errors import DivergedError
 from devrun.hooks.base import Priority
 from devrun.probes.finding import MISMATCH, Finding
 from devrun.probes.keys import BatchSize
 from devrun.probes.probe import Probe, Training
 from devrun.probes.workarounds import refusal
+from devrun.rehearsal.check.gradient_path import not_finite_at
 from devrun.run import Run
 from devrun.step import Capability, MicroBatches
 from devrun.tensors import batch_size_of
@@ -61,6 +64,7 @@ class LastBatch(Probe):
         except Exception:  # noqa: BLE001 - as it was told of other samples
             return
         session.wrapped.train()
+        before = deepcopy(training.runner.model.state_dict())
         try:
             # as the class has it: what it raises is told here
             step = type(adapter).train_step
@@ -72,6 +76,9 @@ class LastBatch(Probe):
                 return
             if one.kind == MISMATCH:  # a batch of any size meets it
                 return
+            if isinstance(error, DivergedError):
+                training.runner.model.load_state_dict(before)
+                one = replace(one, site=not_finite_at(training, batch))
             size, fix, remedy = self._size.samples, {_DROP: True}, f"{_DROP}: true"
             why = f"the last batch of an epoch has {left} of {size} samples: {one.why}"
             yield replace(one, kind="last batch", why=why, remedy=remedy, fix=fix)

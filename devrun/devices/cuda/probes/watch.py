@@ -39,6 +39,7 @@ OF_LISTS = ("tensor", "as_tensor", "new_tensor")
 """Calls that read each tensor of a list."""
 _COPIES = ("to", "cpu", "type")
 """Those of `_LEAVE` whose result is a tensor on the host."""
+_ITEMS = ("__getitem__", "__setitem__")
 _INDEXES = ("index", "index_put", "index_put_", "_index_put_impl_")
 _FOLLOWS = ("type_as", "new_tensor")
 """Calls whose result is where a tensor is that they were given."""
@@ -127,6 +128,10 @@ class Calls(TorchFunctionMode):
         try:
             if name in _LEAVE or _to_host(name, args, kwargs):
                 return self._leaving(name, func, args, kwargs)
+            if name in _ITEMS and self._origins.on_device(first):
+                given = args[1] if isinstance(args[1], tuple) else args[1:2]
+                if any(isinstance(one, np.ndarray) for one in given):
+                    self._tell("copy")
             if name in OF_LISTS:
                 lists = [one for one in args[:2] if isinstance(one, (list, tuple))]
                 self._reads(name, flat_tensors(lists))
