@@ -272,3 +272,29 @@ def test_a_save_before_the_loop_keeps_what_waits_for_it(tmp_path):
     kept = read_checkpoint(first).parts
     assert copy.parts["trainer"]["position"] == kept["trainer"]["position"]
     assert copy.parts["adapter"] == kept["adapter"] != {}
+
+
+class MeanLoss(Hook):
+    """Puts a tensor, a number and text into the checkpoint, as it is called."""
+
+    def __init__(self):
+        self.mean, self.taken = torch.zeros(2), {}
+
+    def after_train_iter(self, runner):
+        self.mean = 0.9 * self.mean + runner.outputs["loss"].detach()
+
+    def before_save_checkpoint(self, runner, checkpoint):
+        self.at = runner.iter
+        checkpoint.update(mean_loss=self.mean, updates=self.at, remark="none")
+
+    def after_load_checkpoint(self, runner, checkpoint):
+        self.taken = {key: checkpoint[key] for key in ("mean_loss", "updates")}
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_what_a_hook_puts_into_a_checkpoint_comes_back_as_it_was(tmp_path, by_epoch):
+    first, second = MeanLoss(), MeanLoss()
+    trained(tmp_path, by_epoch, 1 if by_epoch else 6, hooks=[first])
+    run, _ = trained(tmp_path, by_epoch, 2 if by_epoch else 12, hooks=[second])
+    assert torch.equal(second.taken["mean_loss"], first.mean)
+    assert second.taken["updates"] == first.at < run.iter
