@@ -186,6 +186,7 @@ class GoesOn:
         # a compiler's tensors do not say of what they come, and what a hook reads or a
         # list should have got is left out
         may = of_shape(error) or isinstance(error, LookupError) or not given
+        may |= "require grad" in str(error)
         follows |= self._compiles and self._note.left_out and may
         left, lines = Left(site), self._mended.lines
         if self._compiles or site in lines or not isinstance(error, REFUSALS):

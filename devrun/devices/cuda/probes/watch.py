@@ -136,7 +136,10 @@ class Calls(TorchFunctionMode):
                 lists = [one for one in args[:2] if isinstance(one, (list, tuple))]
                 self._reads(name, flat_tensors(lists))
                 there = kwargs.get("device") not in (None, HOST)
-                if there and not self.quiet and isinstance(first, (list, np.ndarray)):
+                there |= name == "new_tensor" and self._origins.on_device(first)
+                data = args[1:2] if name == "new_tensor" else args[:1]
+                of_host = any(isinstance(one, (list, np.ndarray)) for one in data)
+                if there and of_host and not self.quiet:
                     self._tell("copy")
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
                 self.quiet = True  # the range is checked on a CPU only

@@ -34,7 +34,7 @@ class Planted(nn.Module):
         x[:, 0] = 0.0
         x[x > 1e9] = 0.0
         x = x[torch.randperm(len(x), device=x.device)]
-        x = x * torch.ones(16).type_as(x) + x.new_tensor([1.0]) * torch.tensor(2.0)
+        x = x * torch.ones(16).type_as(x) + x.new_ones(1) * torch.tensor(2.0)
         x = torch.where(x > 5, x, torch.zeros_like(x)) + torch.zeros(16).to(x, non_blocking=True)
         x = x.masked_fill(x > 9, float("-inf")).softmax(1).cumsum(1).clamp(min=0.0)
         x = x + F.one_hot(x.argmax(1), 16) + torch.rand(16).to(x.device, non_blocking=True)
