@@ -85,8 +85,6 @@ class Hosted(TorchFunctionMode):
         super().__init__()
         self._device = device
         self._note = note
-        self._told: set[Host] = set()
-        """How those came to be that met the device's."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -128,7 +126,7 @@ class Hosted(TorchFunctionMode):
     def mended(self, born: Host | None, made: Any) -> Any:
         """`made`, on the device where it is told that it is to be: what comes of it is
         as once mended."""
-        return to_device(self._device, made) if born in self._told else made
+        return to_device(self._device, made) if born in self._note.mended else made
 
     def _ways(
         self, error: Exception, func: Any, args: Any, kwargs: Any
@@ -194,7 +192,7 @@ class Hosted(TorchFunctionMode):
         what, site = _name(func).strip("_"), sites.here(3)
         what = "a sparse tensor" if kind == "sparse" else what
         for born in filter(None, births):
-            self._told.add(born)
+            self._note.mended.add(born)
             self._note.found(left_behind(born, site, _said(error)))
         if births and None not in births:
             return

@@ -26,6 +26,8 @@ class Notebook:
         """Whether what is found now is of a trial, and not told."""
         self.left_out = False
         """Whether updates go on without what raised in them."""
+        self.mended: set[Any] = set()
+        """Of what was told, that which is as once mended in all that comes after."""
 
     @property
     def breaks(self) -> bool:
