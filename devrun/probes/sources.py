@@ -136,11 +136,11 @@ def carried(owner: type, name: str) -> str | None:
     """
     tree, first, file = _tree(owner)
     every: list[Any] = list(ast.walk(tree))
-    methods = [n for n in every if isinstance(n, ast.FunctionDef)]
+    methods = _methods(tree)
     called = {*_STEPS, *(n.func.attr for n in every if _is_own_call(n))}
     anew = [n for n in methods if n.name in called and _begins(n, name)]
     for method in methods:
-        if method.name == "__init__" or any(one is not method for one in anew):
+        if any(one is not method for one in anew):
             continue
         nodes = _without_caches(method, name)
         # `self.name[...] = x` reads nothing of it, `self.name += x` does
@@ -157,13 +157,15 @@ def carried(owner: type, name: str) -> str | None:
     return None
 
 
+def _methods(tree: ast.AST) -> list[ast.FunctionDef]:
+    """Its functions, but those that make an object."""
+    every = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef))
+    return [one for one in every if one.name != "__init__"]
+
+
 def counts(owner: type, name: str) -> bool:
     """Whether a class adds to `self.name`, in the one method that sets it later."""
-    methods = (
-        list(ast.walk(one))
-        for one in ast.walk(_tree(owner)[0])
-        if isinstance(one, ast.FunctionDef) and one.name != "__init__"
-    )
+    methods = (list(ast.walk(one)) for one in _methods(_tree(owner)[0]))
     setting = [nodes for nodes in methods if any(_stores(one, name) for one in nodes)]
     added = (
         getattr(one.target, "attr", None) == name
@@ -244,18 +246,15 @@ def _is_own_call(node: Any) -> bool:
 def _begins(method: ast.AST, name: str) -> bool:
     """Whether a method sets `self.name` to what does not come of it, or clears it."""
     for node in _without_caches(method, name):
-        sets = isinstance(node, ast.Assign) and any(_is(t, name) for t in node.targets)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        # alone or among others
+        parts = [part for one in targets for part in getattr(one, "elts", [one])]
+        sets = any(getattr(part, "attr", None) == name for part in parts)
         if sets and not any(_loads(one, name) for one in ast.walk(node.value)):
             return True
         if _clears(node, name):
             return True
     return False
-
-
-def _is(node: Any, name: str) -> bool:
-    """`self.name`, alone or among others."""
-    parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    return any(getattr(one, "attr", None) == name for one in parts)
 
 
 def _is_part_set(node: Any) -> bool:

@@ -85,10 +85,9 @@ class HPUProbe(Probe):
 
     def after_train_iter(self, runner: Run) -> None:
         self._counts.update()
-        mixed = any(key[1] == MISMATCH for key in self.note.seen)
-        if self._counts.updates == 1 and mixed and not self._began:
+        first, self._began = not self._began, True
+        if first and any(key[1] == MISMATCH for key in self.note.seen):
             self._counts.restart()  # some of it came of what met the device's there
-        self._began = True
 
     def _evaluating(self, _: Run) -> AbstractContextManager[Any]:
         return self._counts.apart()
@@ -108,8 +107,8 @@ class HPUProbe(Probe):
             severity, why = MEANS[FROZEN]
             remedy = remedy_for(FROZEN, "draws" if one.random else "changes")
             yield Finding(severity, FROZEN, one.what, why, remedy, one.site)
+        # what stands in for something may bring them about; the lazy mode tells them
         if not (self.note.left_out and self.request.mode == "compile"):
-            # else it may come of what stands in for something; the lazy mode tells it
             yield from counts.findings()
         for name in sorted(self._doubles):
             yield Finding(*_wide(name), maker_of(training.loaders[0], name))
