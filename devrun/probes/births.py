@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _device
 
 from devrun.probes import sites
-from devrun.probes.origins import HOST, Host
-from devrun.probes.sites import asking, defined, is_own
+from devrun.probes.origins import HOST, Host, storage_of
+from devrun.probes.sites import asking, defined, is_foreign, is_own
 from devrun.probes.sources import assigned
 from devrun.python38 import unparsed
 from devrun.tensors import held, inside
@@ -76,17 +76,36 @@ def built_on_host() -> Host | None:
 def built_for(site: str | None) -> Host | None:
     """What a class of torch's made, of which modes are not told, where the statement
     at `site` reads it from a variable of its function."""
-    for made_at, value in _variables(site):
-        kind = next(filter(None, map(_class_called, ast.walk(value))), None)
-        if kind:
-            return Host(kind, made_at, _AS_FUNCTION)
+    return next(filter(None, map(_by_class, _variables(site).values())), None)
+
+
+def built_as(tensors: Iterable[Tensor]) -> Host | None:
+    """What a class of torch's made, where a function that is running has it as one of
+    its variables, as when it gives `tensors` to a model."""
+    storages = {storage._cdata for one in tensors if (storage := storage_of(one))}
+    for frame, line in walk_stack(asking()):
+        file = frame.f_code.co_filename
+        own = is_foreign(file) or is_own(file)
+        made = _variables(None if own else f"{file}:{line}")
+        for name in made.keys() & frame.f_locals.keys():
+            value = frame.f_locals[name]
+            storage = storage_of(value) if isinstance(value, Tensor) else None
+            if storage is not None and storage._cdata in storages:
+                return _by_class(made[name])
     return None
 
 
+def _by_class(made: tuple[str, ast.expr]) -> Host | None:
+    """What a call of a class of torch's made, if the value has one."""
+    site, value = made
+    kind = next(filter(None, map(_class_called, ast.walk(value))), None)
+    return Host(kind, site, _AS_FUNCTION) if kind else None
+
+
 @lru_cache(maxsize=None)
-def _variables(site: str | None) -> list[tuple[str, ast.expr]]:
-    """`file:line` and value of the variables of its function that the statement at
-    `site` reads."""
+def _variables(site: str | None) -> dict[str, tuple[str, ast.expr]]:
+    """Variables of its function that the statement at `site` reads -> `file:line` and
+    value of what set them."""
     file, _, number = (site or "").rpartition(":")
     tree = ast.parse("".join(linecache.getlines(file)))
     line, nodes = int(number or 0), list(ast.walk(tree))
@@ -101,7 +120,7 @@ def _variables(site: str | None) -> list[tuple[str, ast.expr]]:
     for one in sorted(sets, key=lambda one: one.lineno):
         for target in one.targets:
             made[getattr(target, "id", "")] = f"{file}:{one.lineno}", one.value
-    return [row for name, row in made.items() if name in names]
+    return {name: row for name, row in made.items() if name in names}
 
 
 def _class_called(node: ast.AST) -> str:
@@ -205,7 +224,8 @@ def _closed(value: Any) -> list[Any]:
 def _enclosed_at(site: str | None) -> str | None:
     """Where the one variable is made by a call that the statement at `site` encloses
     or hands on; `site` itself, where it is none or more than one."""
-    made = [at for at, value in _variables(site) if isinstance(value, ast.Call)]
+    variables = _variables(site).values()
+    made = [at for at, value in variables if isinstance(value, ast.Call)]
     return made[0] if len(made) == 1 else site
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.overrides import TorchFunctionMode
@@ -325,6 +326,11 @@ class Substitutes(TorchFunctionMode):
             if args and all(isinstance(one, sizes) for one in args):
                 # not what memory holds, which may not fit the device
                 made = torch.zeros(*args, dtype=plain.dtype)
+            elif self._device == HOST and any(
+                isinstance(one, (list, np.ndarray)) for one in args
+            ):
+                there = _ASKED["device"]  # a copy from the host, as modes are told
+                made = torch.tensor(args[0], dtype=plain.dtype, device=there)
             else:
                 made = plain(*args, **kwargs)
             self._tell(f"torch.cuda.{kind}", "device")

@@ -25,8 +25,8 @@ from devrun.probes import sites
 from devrun.probes.births import (
     GLOBAL,
     birth_of,
+    built_as,
     built_at,
-    built_for,
     built_on_host,
     hidden,
     tag_attributes,
@@ -112,12 +112,9 @@ class Hosted(TorchFunctionMode):
                 except _REFUSALS:
                     continue
                 births = _births(func, args, kwargs) if kind == MISMATCH else ()
-                if (
-                    kind == MISMATCH
-                    and not births
-                    and (born := built_for(sites.here(2)))
-                ):
-                    births = [born]
+                if kind == MISMATCH and not births:
+                    hosts = (one for one in tensors_in((args, kwargs)) if one.is_cpu)
+                    births = [born] if (born := built_as(hosts)) else ()
                 self.found(kind, func, error, births)
                 return out
             raise

@@ -39,9 +39,13 @@ class Compiling(Probe):
         self._data = training.loaders[0]
 
     def follows(self, error: Exception) -> bool:
-        """What a graph computes without what was refused is worth nothing."""
+        """What a graph computes without what was refused is worth nothing; nor is what
+        a branch that was refused has kept out."""
+        found = self._found or ()
+        if IndexError in (type(error), type(error.__cause__)):
+            return any(one.operation == "__bool__" for one in found)
         own = isinstance(error, ShapesError) or refusal(error).site
-        return bool(self._found) and not own
+        return bool(found) and not own
 
     def after(self, training: Training) -> Iterator[Finding]:
         found = told(self._found or ())
