@@ -65,7 +65,11 @@ _THERE: dict[str, Any] = {
     "memory_stats": lambda *_: Counter(),
 }
 """Functions of torch.cuda that say elsewhere that there is none -> what they say."""
-_ASKED = {"is_cuda": True, "is_cpu": False, "device": torch.device(_CUDA)}
+_ASKED: dict[str, Any] = {
+    "is_cuda": True,
+    "is_cpu": False,
+    "device": torch.device(_CUDA),
+}
 """Attributes that say where a tensor is -> what they say there."""
 _SENT = (
     "in the data set",
@@ -323,14 +327,13 @@ class Substitutes(TorchFunctionMode):
 
         def make(_: type, *args: Any, **kwargs: Any) -> Any:
             sizes = (int, torch.Size)
+            lists = (list, np.ndarray) if self._device == HOST else ()
             if args and all(isinstance(one, sizes) for one in args):
                 # not what memory holds, which may not fit the device
                 made = torch.zeros(*args, dtype=plain.dtype)
-            elif self._device == HOST and any(
-                isinstance(one, (list, np.ndarray)) for one in args
-            ):
-                there = _ASKED["device"]  # a copy from the host, as modes are told
-                made = torch.tensor(args[0], dtype=plain.dtype, device=there)
+            elif copied := [one for one in args if isinstance(one, lists)]:
+                there = _ASKED["device"]  # from the host, which modes are to see
+                made = torch.tensor(copied[0], dtype=plain.dtype, device=there)
             else:
                 made = plain(*args, **kwargs)
             self._tell(f"torch.cuda.{kind}", "device")
