@@ -54,8 +54,10 @@ test-cts: $(CTS)/.installed
 	    run --non-interactive $(ARGS)
 	$(EMULATED) $(CTS)/bin/python tests/emulators/habana/opinfo.py
 
+# The long tests but those that have a target of their own.
 test-slow: $(DEV)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --ignore tests/rehearsal/corpus \
+	    --ignore tests/first_hour $(ARGS)
 
 test-faults: $(DEV)
 	$(BIN)/python -m pytest tests/faults -m "faults or not faults" $(ARGS)

@@ -46,7 +46,7 @@ def explain(
     if isinstance(inner, DevrunError):
         return inner
     if is_out_of_memory(error):
-        return DeviceMemoryError(_memory_line(error, batch, device, stats()))
+        return DeviceMemoryError(_memory_line(error, batch, model, device, stats()))
     text = str(error)
     if match := _TARGET.search(text):
         label = int(match[1])
@@ -102,20 +102,27 @@ _KNOWN = {
 
 
 def _memory_line(
-    error: BaseException, batch: Any, device: str, stats: Mapping[str, float]
+    error: BaseException,
+    batch: Any,
+    model: nn.Module,
+    device: str,
+    stats: Mapping[str, float],
 ) -> str:
     size = batch_size_of(batch)
-    parts = [f"out of memory on {device} with {size} samples an update"]
+    of_what = "an update" if model.training else "in a batch of the evaluation"
+    parts = [f"out of memory on {device} with {size} samples {of_what}"]
     if isinstance(batch, MicroBatches):
         parts.append(f"in {len(batch)} micro-batches")
     if wanted := re.search(r"tried to allocate ([\d.]+) ?(\w+)", str(error), re.I):
         parts.append(f"(one allocation of {wanted[1]} {wanted[2]} failed)")
     if peak := stats.get("peak_mib"):
         parts.append(f"at a peak of {peak:.0f} MiB")
-    return (
-        " ".join(parts) + ": take a smaller batch size, raise cumulative_iters to keep "
-        "the effective one, or set precision to bf16"
-    )
+    remedy = "a smaller data.val_dataloader.samples_per_gpu"
+    if model.training:
+        remedy = (
+            "a smaller batch size, raise cumulative_iters to keep the effective one"
+        )
+    return f"{' '.join(parts)}: take {remedy}, or set precision to bf16"
 
 
 def _first(batch: Any, wrong: Callable[[Tensor], Tensor], position: int = 0) -> str:

@@ -115,7 +115,8 @@ def parse_options(options_type: type[O], cfg: Mapping[str, Any], device: str) ->
         _check_fallback(values["compile"], device)
         if not may_run_code():
             _check_compile(values["compile"], device)
-        if "." in str(backend := values["compile"].get("backend", "")):
+        backend = values["compile"].get("backend")  # or a function of its own
+        if isinstance(backend, str) and "." in backend:
             import_path(backend)  # where a mistake in it has a line
     return options_type(**values)
 

@@ -20,7 +20,7 @@ from poptorch._errors import Error
 from poptorch._operators import Operators, check_operators
 from poptorch._refusals import Detour, collecting, filled, reached, stack_here
 from poptorch._refused import as_device_errors, forward_of, no_value, own_backward
-from poptorch._tape import Node, Slot, Tape, ancestors
+from poptorch._tape import Node, Slot, Tape
 from poptorch._torch_private import DisableTorchFunction, leaves_of, pytree
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Recorder(TorchFunctionMode):
         self._sources: dict[int, torch.Tensor] = {}
         self._originals: dict[int, torch.Tensor] = {}
         self._real: dict[int, torch.Tensor] = {}
+        self._folded: dict[int, torch.Tensor] = {}
+        """What is computed of no input, by id."""
         self._sizes: torch.Tensor | None = None
         """Of packed sequences, whose packing was refused and got past."""
         self.detour = Detour(self.tape, self._real, self.kinds, training)
@@ -211,13 +213,13 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         """Carry out a function on stand-ins and append it to the tape."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        seen = Operators()
+        seen = Operators(self._folded)
         try:
             with self.fake_mode, as_device_errors(name), _on_host(leaves), seen:
                 result = example() if example else function(*args, **kwargs)
             _rules.check_results(name, leaves_of(result))
             check_operators(name, seen.names)
-            if name.rstrip("_") == "triu" and not self._constant(leaves):
+            if {"triu", "triu_"} & seen.names.keys():
                 raise _limits.no_constant(name)
             if error := _rules.check_numbers(name, (args, kwargs), result):
                 self.detour.note(error, tape=self.tape)
@@ -304,16 +306,6 @@ class Recorder(TorchFunctionMode):
         """Whether it is a result whose type was refused, and all that comes of it."""
         known = isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
         return known and not self.kinds.get(self._slot(leaf))
-
-    def _constant(self, leaves: Sequence[Any]) -> bool:
-        """Whether tensors come of nothing but constants."""
-        slots = [self._slot(one) for one in leaves if isinstance(one, torch.Tensor)]
-        nodes = self.tape.nodes
-        return not any(
-            self.kinds.get(each)
-            for slot in slots
-            for each in (slot, *ancestors(nodes, slot))
-        )
 
     def _host_bounds(self, index: Any) -> Any:
         """Bounds of slices that are tensors, as numbers: the host's have a value."""

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from poptorch._errors import Error
-from poptorch._torch_private import TorchDispatchMode, is_composed
+from poptorch._torch_private import TorchDispatchMode, is_composed, leaves_of
 
 _OF_ONE_KERNEL = frozenset(
     {"kthvalue", "cummax", "cummin", "mode", "nanmedian", "nan_to_num"}
@@ -18,11 +20,19 @@ _LIST = Path(__file__).parent / "data" / "poptorch_3_4_ops.txt"
 
 
 class Operators(TorchDispatchMode):
-    """Notes the names of the operators that a function consists of."""
+    """Notes the names of the operators that a function consists of.
 
-    def __init__(self) -> None:
+    Not of those of constants alone, which PopTorch computes before it lowers a graph
+    (type_and_constant_canonicalization/EvaluateConstexprs.cpp).
+
+    Args:
+        constants: id and tensor of what is computed of no input of the graph; it grows.
+    """
+
+    def __init__(self, constants: dict[int, torch.Tensor]) -> None:
         super().__init__()
         self.names: dict[str, None] = {}
+        self._constants = constants
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -30,9 +40,22 @@ class Operators(TorchDispatchMode):
         namespace, _, name = func.name().partition("::")
         name = name.partition(".")[0]
         # what torch composes of others on every device is no operator of a device
-        if namespace == "aten" and (name in _OF_ONE_KERNEL or not is_composed(func)):
+        constant = torch.Tag.nondeterministic_seeded not in func.tags and all(
+            id(one) in self._constants for one in _tensors((args, kwargs))
+        )
+        own = namespace == "aten" and not constant
+        if own and (name in _OF_ONE_KERNEL or not is_composed(func)):
             self.names[name] = None
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        for one in _tensors(made):
+            self._constants.pop(id(one), None)  # it may be changed in place
+            if constant:
+                self._constants[id(one)] = one
+        return made
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [one for one in leaves_of(values) if isinstance(one, torch.Tensor)]
 
 
 def check_operators(function: str, names: Iterable[str]) -> None:

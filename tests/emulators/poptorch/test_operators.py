@@ -23,7 +23,7 @@ REFUSED = {
     "_linalg_svd": torch.linalg.svdvals,
     "huber_loss": lambda x: F.huber_loss(x, x * 0),
     "kthvalue": lambda x: x.kthvalue(2).values,
-    "tril": torch.tril,
+    "tril": lambda x: torch.tril(torch.ones_like(x)),
     "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x[None, None], 1),
 }
 COMPILED = {
@@ -40,6 +40,9 @@ COMPILED = {
     "scatter": lambda x: x.scatter_add(0, (x > 0).long(), x),
     "resized": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
     "padded": lambda x: F.pad(x[None, None], (1, 1, 1, 1), mode="reflect"),
+    "constants": lambda x: (
+        x * torch.ones(4, 4).tril_(-1) + torch.tril(torch.ones(4, 4))
+    ),
     "distance": lambda x: torch.cdist(x, x) + F.cosine_similarity(x, x + 1),
 }
 

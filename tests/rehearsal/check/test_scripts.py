@@ -256,10 +256,10 @@ def test_what_comes_after_a_long_training_is_seen(script, capsys):
 
 @pytest.mark.slow  # it waits for the end of its time
 def test_a_program_that_does_not_end_is_ended(script):
-    source = POPTORCH.replace("while done < args.steps", "while True")
+    source = POPTORCH.replace("while done < args.steps:", "while True:  # endless")
     path = script(source)
     found = check_program(str(path), timeout=20)
-    assert ("advice", "not to its end", None) in brief(found)
+    assert ("advice", "not to its end", line(path, "# endless")) in brief(found)
     assert ("breaks", "cannot be compiled", line(path, "# mask")) in brief(found)
 
 

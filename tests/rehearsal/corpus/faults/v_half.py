@@ -16,7 +16,7 @@ class VHalf(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, -1)
         scores = q @ k.transpose(1, 2) / 4
-        mask = torch.ones(8, 8, device=x.device).tril().bool()  # fault[ipu]: tril
+        mask = torch.ones_like(scores).tril().bool()  # fault[ipu]: tril
         # remedy: mask = torch.arange(8, device=x.device)[:, None] >= torch.arange(8, device=x.device)
         scores = scores.masked_fill(~mask, -1e9)  # fault[ipu]: half
         # remedy: scores = scores.masked_fill(~mask, -1e4)
