@@ -33,6 +33,8 @@ _FACTORIES = frozenset(
         "kaiser_window",
     ]
 )
+_FOLLOW = ("tensor", "as_tensor", "asarray", "normal")
+"""Those whose result is where a tensor is that they are given."""
 _IN_LISTS = "a buffer of each: self.register_buffer"
 _MOVED = {"_parameters", "_buffers", "_modules"}
 _AS_FUNCTION = "torch.tensor(..., device=x.device), of a tensor x beside it"
@@ -51,12 +53,15 @@ def birth_of(
     """Where the call `name` was written, if it makes a tensor on the host."""
     if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
         return None
-    if kwargs.get("device") not in (None, HOST) or kwargs.get("out") is not None:
+    frame, place = asking(), kwargs.get("device")
+    if frame is None or kwargs.get("out") is not None:
         return None
-    if any(isinstance(arg, Tensor) for arg in (*args[:2], *kwargs.values())):
+    kept = frame.f_globals.values()  # not `x.device`, of a tensor that is there
+    named = str(place) == HOST and any(one is place for one in kept)
+    if place not in (None, HOST) and not named:
         return None
-    frame = asking()
-    if frame is None:
+    given = (*args[:2], *kwargs.values()) if name in _FOLLOW else ()
+    if any(isinstance(arg, Tensor) for arg in given):
         return None
     beside = (key for key, one in frame.f_locals.items() if on_device(one))
     remedy = f"give torch.{name} the argument device=x.device of a tensor x there"

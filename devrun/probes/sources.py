@@ -202,8 +202,8 @@ def decides(owner: _Owner, name: str) -> bool:
     for node in nodes:
         sides: list[Any] = []
         best = _called(node) in _BEST and id(node) in own
-        if best and any(_loads(one, name, of) for one in node.args):
-            return True  # `self.name = max(self.name, x)`
+        if best and any(_loads(one, name, of) for one in ast.walk(node)):
+            return True  # `self.name = max(self.name, x)`, or `min(1, self.name + x)`
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], _BY_SIZE):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.BinOp) and id(node) in computes:

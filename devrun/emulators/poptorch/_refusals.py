@@ -305,6 +305,8 @@ def reached(result: Any, sources: Iterable[Any]) -> Any:
 
 
 def _fit(value: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    if value.layout is not torch.strided:
+        value = value.to_dense()
     for dim, size in enumerate(shape):
         value = value.narrow(dim, 0, min(size, value.shape[dim]))
         if (missing := size - value.shape[dim]) > 0:

@@ -126,7 +126,7 @@ class Updates(Watching):
         self.ended: dict[Key, Any] = {}
         """Those of the end."""
         self.read_first: set[Key] = set()
-        """What the first update after a resume reads before it sets it."""
+        """What a run that resumes reads before it sets it."""
         self._noting = ExitStack()
 
     @property
@@ -184,7 +184,6 @@ class Updates(Watching):
             self._noting.enter_context(_noted(kind, todo, self.read_first))
 
     def after_train_iter(self, runner: Run) -> None:
-        self._noting.close()
         loss = digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
@@ -193,6 +192,7 @@ class Updates(Watching):
 
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
+        self._noting.close()
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
         self.ended = as_plain(attributes_of(self.training))
 
@@ -267,6 +267,8 @@ def differences(
         rest = {other: carried[other] for other in carried if other != key}
         without = resumed(rest) if differs else second
         blame = _difference(whole, without, [key], sure=True)
+        if blame is not None and blame.what == "update":
+            blame = _begins_anew(key, first) or blame
         # what is made in an update cannot be put there before
         sure = isinstance(carried[key], State) or not _differ(key, whole, first)
         if blame is None and sure and _differ(key, first, without):

@@ -57,6 +57,7 @@ _CHECKED = (
     "validate_args=False where it is made: True has the values looked at",
 )
 _UNIQUE = "sort, and compare with the element before: a shape that no value changes"
+_PRODUCTS = ("mm", "addmm", "_sparse_addmm")
 _REMEDIES = {
     "_local_scalar_dense": _READ,
     "nonzero": _MASK,
@@ -69,6 +70,9 @@ _REMEDIES = {
     "normal": "mean + std * torch.randn_like(std)",
     "equal": "(a == b).all(), read at the log interval",
     "allclose": "torch.isclose(a, b).all(), read at the log interval",
+    **dict.fromkeys(
+        _PRODUCTS, "adj.coalesce() of a sparse one, once, where it is made"
+    ),
     **dict.fromkeys(("masked_fill", "masked_fill_"), "torch.where(mask, value, x)"),
     **dict.fromkeys(("index_fill", "index_fill_"), "index_copy with value.expand(...)"),
     "_ctc_loss": "lengths as tuples of ints, or that no batch takes to the device",
@@ -108,6 +112,9 @@ class Syncs(Judge):
     def _words(self, op: Op) -> tuple[str, str]:
         if op.indexes and not self._masked(op):
             return _LABELS["copy"]
+        if op.name == "copy_":
+            there = self._origins.once_mended(op.inputs[0])
+            return _LABELS["copy"] if there else ("copy to the host", _READ)
         usual = (op.call.strip("_") or op.name, _REMEDIES.get(op.name, _UNIQUE))
         if op.indexes:
             return "x[mask]", usual[1]
@@ -122,10 +129,12 @@ class Syncs(Judge):
             self._note(*_LABELS[call])
 
     def findings(self, updates: int) -> Iterator[Finding]:
-        """Of the lines that waited in two updates running, or in every second one."""
+        """Of the lines that waited in two updates running, or in every second one; of
+        a shape that values decide, as no log asks for, also once behind the first."""
         for found in super().findings(updates):
-            seen = self._seen[found.key]
-            if any(n + 1 in seen or {n + 2, n + 4} <= seen for n in seen):
+            seen, shape = self._seen[found.key], found.remedy in _REMEDIES.values()
+            often = any(n + 1 in seen or {n + 2, n + 4} <= seen for n in seen)
+            if often or (shape and found.remedy != _READ and max(seen) > 1):
                 yield found
 
     def _note(self, label: str, remedy: str) -> None:
@@ -155,10 +164,13 @@ class Syncs(Judge):
             return op.args[1].dtype != torch.int32 and any(lengths)
         if op.name == "histc":
             return op.args[2:4] in ((), (0, 0))
-        if op.name == "copy_":  # to the host
+        if op.name in _PRODUCTS:
+            return any(one.is_sparse and not one.is_coalesced() for one in op.inputs)
+        if op.name == "copy_":  # from the one to the other
             mine, given = op.inputs[:2]
-            stays = self._origins.stays(mine) is not None
-            return stays and self._origins.on_device(given)
+            if self._origins.once_mended(mine):
+                return bool(self._origins.stays(given)) and op.args[2:3] != (True,)
+            return bool(self._origins.stays(mine)) and self._origins.on_device(given)
         return op.name in _REMEDIES and self._origins.once_mended(op.inputs[0])
 
     def _masked(self, op: Op) -> bool:

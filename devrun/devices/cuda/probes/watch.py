@@ -37,6 +37,8 @@ _MOVES = ("to", "cuda", "type")
 """Methods whose result is where they were asked to put it."""
 OF_LISTS = ("tensor", "as_tensor", "new_tensor")
 """Calls that read each tensor of a list."""
+_OF_HOST = (list, int, float, np.ndarray)
+"""What a tensor is made of on the host, and then copied."""
 _COPIES = ("to", "cpu", "type")
 """Those of `_LEAVE` whose result is a tensor on the host."""
 _ITEMS = ("__getitem__", "__setitem__")
@@ -138,7 +140,7 @@ class Calls(TorchFunctionMode):
                 there = kwargs.get("device") not in (None, HOST)
                 there |= name == "new_tensor" and self._origins.on_device(first)
                 data = args[1:2] if name == "new_tensor" else args[:1]
-                of_host = any(isinstance(one, (list, np.ndarray)) for one in data)
+                of_host = any(isinstance(one, _OF_HOST) for one in data)
                 if there and of_host and not self.quiet:
                     self._tell("copy")
             if name == "one_hot" and (args[1:] or "num_classes" in kwargs):
