@@ -10,7 +10,7 @@ def test_a_buffer_that_no_checkpoint_has_is_found_and_its_remedy_leaves_nothing(
 ):
     plain = "self.register_buffer('scale', torch.rand(8), persistent=False)"
     done = rehearse("cpu", parts={"init": plain, "forward": SCALED})
-    assert done.brief() == [("differs", "resume", "update")], done.notes
+    assert done.brief() == [("differs", "resume", "self.scale")], done.notes
     mended = "self.register_buffer('scale', torch.rand(8))"
     again = rehearse("cpu", parts={"init": mended, "forward": SCALED})
     assert again.brief() == [] and again.notes["stage"] is None
