@@ -79,17 +79,24 @@ class Hosted(TorchFunctionMode):
     Tensors of the host that meet the device's are moved to it. Where there are none, or
     that does not help, the call is made on the host and its results are moved back.
     What fails there too fails as before.
+
+    Args:
+        captures: whether what is refused is told later than it is called.
     """
 
-    def __init__(self, device: str, note: Notebook) -> None:
+    def __init__(self, device: str, note: Notebook, captures: bool = False) -> None:
         super().__init__()
-        self._device = device
+        self._device, self._captures = device, captures
         self._note = note
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        for one in tensors_in((args, kwargs)) if self._captures else ():
+            if type(one) is Tensor and one.is_cpu and PLACED.of(one) is None:
+                if (born := built_as([one])) is not None:
+                    PLACED.tag(one, born)
         if kwargs.get("generator") in ON_HOST and self._fills(args, kwargs):
             if site := sites.here(2):
                 self._note.found(Finding("breaks", MISMATCH, *DRAWS, site))
@@ -210,7 +217,7 @@ def left_behind(born: Host, meets: str | None, said: str) -> Finding:
 def known_births(device: str, note: Notebook, model: nn.Module) -> Iterator[None]:
     """Within, `born_of` knows the tensors of the host that `model` comes to."""
     tag_attributes(model.modules(), tag_host)
-    mode = Hosted(device, note)
+    mode = Hosted(device, note, captures=True)
     with _making("from_numpy", _AS_TENSOR, mode), mode:
         yield
 

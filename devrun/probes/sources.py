@@ -38,7 +38,7 @@ def assigned(owner: type | ModuleType, name: str) -> tuple[str | None, str]:
     is_module = isinstance(owner, ModuleType)
     start, word = r"" if is_module else r"\s*", re.escape(name)
     registers = rf"\s*self\.register_\w+\([\"']{word}[\"']"
-    among = r"(self\.\w+\s*,\s*)*"  # self.a, self.b = ...
+    among = r"(self\.\w+\s*[,=]\s*)*"  # self.a, self.b = ... or self.a = self.b = ...
     own = re.compile(rf"\s*{among}self\.{word}\s*(:|=[^=]|,[^()]*=)|{registers}")
     # `name = self.name[...]` only reads it
     plain = re.compile(rf"{start}{word}\s*(:|=[^=])(?!.*\bself\.{word}\b)")

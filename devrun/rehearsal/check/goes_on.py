@@ -165,7 +165,8 @@ class GoesOn:
             explained, error = {"why": str(error)}, error.__cause__
         site = of_error(error)
         unplaced = isinstance(error, DevrunError) or site is None
-        if unplaced and self._mended.lines and of_shape(error):
+        bent = self._mended.lines or self._sources.returns
+        if unplaced and bent and of_shape(error):
             return False  # of the shape that something else has now
         own = isinstance(error, DevrunError) or is_out_of_memory(error)
         if own or self.whole(error):

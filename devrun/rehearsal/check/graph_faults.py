@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from devrun.hooks.base import Priority
 from devrun.probes import sites
-from devrun.probes.births import keepers
+from devrun.probes.births import attributes, keepers
 from devrun.probes.finding import Finding
 from devrun.probes.notebook import Notebook
 from devrun.probes.probe import Probe, Training, own_parts
@@ -124,7 +124,8 @@ class _Retained(TorchFunctionMode):
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+    """Without its graph, though it may be changed in place."""
+    return tensor.detach().requires_grad_(tensor.requires_grad).clone()
 
 
 def _changed(training: Any, batch: Any) -> list[str | None]:
@@ -178,7 +179,8 @@ def _kept(owners: Iterable[Any]) -> Iterator[tuple[Any, str, set[Any]]]:
 def _values(owners: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
     """Owner, name and value of attributes."""
     for owner in keepers(owners):
-        own = {**getattr(owner, "__dict__", {}), **getattr(owner, "_buffers", {})}
+        own = attributes(owner) if hasattr(owner, "__dict__") else {}
+        own = {**own, **getattr(owner, "_buffers", {})}
         yield from ((owner, name, value) for name, value in own.items())
 
 

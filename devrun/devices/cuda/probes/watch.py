@@ -132,7 +132,7 @@ class Calls(TorchFunctionMode):
                 return self._leaving(name, func, args, kwargs)
             if name in _ITEMS and self._origins.on_device(first):
                 given = args[1] if isinstance(args[1], tuple) else args[1:2]
-                if any(isinstance(one, np.ndarray) for one in given):
+                if any(isinstance(one, (list, np.ndarray)) for one in given):
                     self._tell("copy")
             if name in OF_LISTS:
                 lists = [one for one in args[:2] if isinstance(one, (list, tuple))]

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from torch import Tensor, nn
+
 from devrun.devices.capture import CaptureWatch
 from devrun.devices.ipu.probes.refused import finding_of, frozen, told
 from devrun.devices.ipu.sdk import load
@@ -19,6 +21,10 @@ from devrun.probes.probe import ProgramProbe
 from devrun.probes.sites import here
 
 _OTHER = "poptorch.optim.SGD, AdamW, RMSprop or LAMB"
+_CLIPPED = (
+    "no gradient is on the host: an IPU makes and uses them in the graph",
+    "max_grad_norm of poptorch.optim.SGD, Adam or AdamW",
+)
 _UNUSED = (
     "poptorch",
     "the program compiled nothing for an IPU: nothing of it was looked at",
@@ -73,8 +79,18 @@ class IPUProgram(ProgramProbe):
                 self._note.found(Finding(*row, here(2)))
                 return plain(model, options)
 
+        clip = nn.utils.clip_grad_norm_
+
+        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            own = [parameters] if isinstance(parameters, Tensor) else [*parameters]
+            if self._graphs and all(one.grad is None for one in own):
+                row = ("differs", "gradients", "clipped", *_CLIPPED, here(2))
+                self._note.found(Finding(*row))
+            return clip(own, *args, **kwargs)
+
         cuda = Substitutes("cpu", telling(self._note, "ipu"), available=False)
-        with cuda, patch.object(self._poptorch, "trainingModel", wrapped):
+        trains = patch.object(self._poptorch, "trainingModel", wrapped)
+        with cuda, trains, patch.object(nn.utils, "clip_grad_norm_", clipped):
             yield
 
     def found(self) -> None:

@@ -23,8 +23,8 @@ Layout = Tuple[Any, ...]
 FIRST_STAGE = 10
 """After a data-dependent operator graphs are cut at 10, 20, 40 ... operators."""
 
-_SIZES = frozenset({"view", "expand", *VIEWS})
-"""Operators whose numbers are no more than the sizes of their operand."""
+_SIZES = frozenset({"arange", "expand", "native_group_norm", "view", *VIEWS})
+"""Operators whose numbers are no more than the sizes of an operand, or follow them."""
 
 
 def layout_of(tensor: Any) -> Layout:
@@ -176,12 +176,17 @@ class LazyGraph:
             return "new operators", None
         before, scalars_before = seen
         pairs = zip(before, self.inputs, self.input_sites)
+        made = ""
         for number, (old, new, site) in enumerate(pairs):
             if old[0] != new[0]:
                 shapes = f"{tuple(old[0])} -> {tuple(new[0])}"
                 # what follows a data-dependent operator has its sizes from there
                 place = site or self.staged
-                return f"shape of input {number}: {shapes}", place and Site(*place)
+                said = f"shape of input {number}: {shapes}"
+                if place is not None:
+                    return said, Site(*place)
+                made = made or said  # by a factory, whose size is a number too
+                continue
             if old != new:
                 layouts = f"{old[1:]} -> {new[1:]}"
                 return f"layout of input {number}: {layouts}", site and Site(*site)
@@ -193,8 +198,8 @@ class LazyGraph:
                 self._tell(at)
         if changed:
             (_, old), (_, new) = scalars_before[changed[0]], self.scalars[changed[0]]
-            return f"a Python value: {old} -> {new}", None
-        return "connections or results still alive", None
+            return made or f"a Python value: {old} -> {new}", None
+        return made or "connections or results still alive", None
 
     def _tell(self, at: int) -> None:
         """Note the line whose number is another one than before, once it is kept."""

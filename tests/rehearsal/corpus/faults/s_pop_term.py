@@ -33,6 +33,8 @@ def main():
     for epoch in range(2):
         for signals, labels in loader:
             scores, loss = trainer(signals, labels)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # fault[ipu]: clipped
+            # remedy: -
         print(f"epoch {epoch}: {loss.item():.3f}")
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "sorter.pt")  # fault[ipu]: resume
         # remedy: torch.save({"model": model.state_dict()}, "sorter.pt")
