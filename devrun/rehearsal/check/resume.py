@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from devrun.hooks.base import Hook, Priority
 from devrun.probes.births import hidden
 from devrun.probes.finding import Finding
-from devrun.probes.probe import Watching
+from devrun.probes.probe import Watching, own_hooks
 from devrun.probes.sites import defined
 from devrun.probes.sources import assigned, counts, decides, stored
 from devrun.rehearsal.check.digests import digest
@@ -126,7 +126,9 @@ class Updates(Watching):
         self.ended: dict[Key, Any] = {}
         """Those of the end."""
         self.read_first: set[Key] = set()
-        """What a run that resumes reads before it sets it."""
+        """What a run that resumes reads before it sets it: a model in its first update,
+        hooks until the end."""
+        self._unread: dict[tuple[int, str], Key] = {}
         self._noting = ExitStack()
 
     @property
@@ -158,7 +160,9 @@ class Updates(Watching):
             self._first = as_plain(held)
             self.middle = self._first if self._resumes else None
             if self._resumes:
-                self._note_reads(held)
+                own = [(k, one) for k, (one, _) in held.items() if k[1] != SHARED]
+                self._unread = {(id(one), k[2]): k for k, one in own}
+                self._note_reads(type(one) for _, one in own)
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         if self.saved and self.middle is None:
@@ -177,13 +181,15 @@ class Updates(Watching):
         rest = {key: value for key, value in state.items() if key not in weights}
         return trained + digest(rest)
 
-    def _note_reads(self, held: Mapping[Key, tuple[Any, str]]) -> None:
-        own = {key: owner for key, (owner, _) in held.items() if key[1] != SHARED}
-        todo = {(id(owner), key[2]): key for key, owner in own.items()}
-        for kind in {type(owner) for owner in own.values()}:
-            self._noting.enter_context(_noted(kind, todo, self.read_first))
+    def _note_reads(self, kinds: Iterable[type]) -> None:
+        self._noting.close()
+        for kind in set(kinds) if self._unread else ():
+            noted = _noted(kind, self._unread, self.read_first)
+            self._noting.enter_context(noted)
 
     def after_train_iter(self, runner: Run) -> None:
+        # a model reads in each update what it reads in the first, and slower so
+        self._note_reads(map(type, own_hooks(self.training.runner)))
         loss = digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
