@@ -125,11 +125,8 @@ class Updates(Watching):
         """Digests of what the first update after the save or a resume begins with."""
         self.ended: dict[Key, Any] = {}
         """Those of the end."""
-        self.read_first: set[Key] = set()
-        """What a run that resumes reads before it sets it: a model in its first update,
-        hooks until the end."""
-        self._unread: dict[tuple[int, str], Key] = {}
-        self._noting = ExitStack()
+        self.reads = Reads()
+        """Of a run that resumes: of a model in its first update, of hooks in all."""
 
     @property
     def late(self) -> Iterator[Key]:
@@ -160,9 +157,7 @@ class Updates(Watching):
             self._first = as_plain(held)
             self.middle = self._first if self._resumes else None
             if self._resumes:
-                own = [(k, one) for k, (one, _) in held.items() if k[1] != SHARED]
-                self._unread = {(id(one), k[2]): k for k, one in own}
-                self._note_reads(type(one) for _, one in own)
+                self.reads.begin(held)
             update = getattr(runner.adapter, "update", None)
             self._scales = getattr(update, "scaler", None) is not None
         if self.saved and self.middle is None:
@@ -181,15 +176,9 @@ class Updates(Watching):
         rest = {key: value for key, value in state.items() if key not in weights}
         return trained + digest(rest)
 
-    def _note_reads(self, kinds: Iterable[type]) -> None:
-        self._noting.close()
-        for kind in set(kinds) if self._unread else ():
-            noted = _noted(kind, self._unread, self.read_first)
-            self._noting.enter_context(noted)
-
     def after_train_iter(self, runner: Run) -> None:
         # a model reads in each update what it reads in the first, and slower so
-        self._note_reads(map(type, own_hooks(self.training.runner)))
+        self.reads.of(map(type, own_hooks(self.training.runner)))
         loss = digest(runner.outputs.get("loss"))
         self.by_number[runner.iter] = Update(self._weights, self._batch, loss)
         middle = (runner.max_iters or 0) * (self._rounds - 1) // self._rounds
@@ -198,13 +187,13 @@ class Updates(Watching):
 
     def after_run(self, runner: Run) -> None:
         """What the last update made counts as what one more began with."""
-        self._noting.close()
+        self.reads.of(())
         self.by_number[runner.iter] = Update(self._weighed(runner), "", "")
         self.ended = as_plain(attributes_of(self.training))
 
     def on_exception(self, runner: Run, _: BaseException) -> None:
         """An update that raises is another than one that does not."""
-        self._noting.close()
+        self.reads.of(())
         self.by_number[runner.iter] = Update(self._weights, self._batch, "")
         self.broke = True
 
@@ -221,6 +210,27 @@ class Updates(Watching):
         for key in sorted(changed, key=lambda k: now[k] is not None):  # sources first
             self.changed[key] = copy_of(getattr(*held[key]), parameters)
         self.saved = runner.save_checkpoint(name="middle")
+
+
+class Reads:
+    """Notes what is read of objects before it is set."""
+
+    def __init__(self) -> None:
+        self.first: set[Key] = set()
+        self._todo: dict[tuple[int, str], Key] = {}
+        self._noting = ExitStack()
+
+    def begin(self, held: Mapping[Key, tuple[Any, str]]) -> None:
+        """Of all that is `held`: owner and name of each attribute."""
+        own = {key: owner for key, (owner, _) in held.items() if key[1] != SHARED}
+        self._todo = {(id(owner), key[2]): key for key, owner in own.items()}
+        self.of(map(type, own.values()))
+
+    def of(self, kinds: Iterable[type]) -> None:
+        """From now on only of what is of these classes, if it began."""
+        self._noting.close()
+        for kind in set(kinds) if self._todo else ():
+            self._noting.enter_context(_noted(kind, self._todo, self.first))
 
 
 def _noted(
@@ -344,7 +354,7 @@ def _like_weights(value: Any, model: nn.Module) -> bool:
 def _differ(key: Key, one: Updates, two: Updates) -> bool:
     """Whether it is otherwise after the save, and is read so, or still at the end."""
     middle = (one.middle or {}).get(key) != (two.middle or {}).get(key)
-    counts = key in two.read_first or one.ended.get(key) != two.ended.get(key)
+    counts = key in two.reads.first or one.ended.get(key) != two.ended.get(key)
     return middle and counts
 
 
