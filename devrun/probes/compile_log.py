@@ -36,6 +36,9 @@ _ARTEFACT = re.compile(
 )
 """In the reason of a break that the emulation brings about, or torch at all times; the
 last is of one in a function that is called there, and does not say which."""
+_UNLIKE = f"{_EVALUATION}|\\._host\\.storage_offset"
+"""In the failures of graphs that an evaluation brings about, or what is in an emulated
+tensor."""
 _BREAKS, _AGAIN = "graph_break_reasons", "guard_failures"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -68,7 +71,7 @@ class CompileLog:
                 yield from found_at(GRAPH_BREAK, what, stack, remedy)
         for code, said in list(_kept(_AGAIN).items()):
             said = said[self._failures.get(code, 0) :]
-            said = [str(line) for line in said if _EVALUATION not in str(line)]
+            said = [str(line) for line in said if not re.search(_UNLIKE, str(line))]
             if len({line.partition(":")[0] for line in said}) > USUAL:
                 places = [(file, int(line)) for file, line in _PLACE.findall(said[-1])]
                 stack = [(code.co_filename, code.co_firstlineno), *places]

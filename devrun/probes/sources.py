@@ -18,6 +18,8 @@ from devrun.probes.sites import user_line
 _TAKES = ("clear", "pop", "popleft", "popitem", "remove")
 _BEST = ("max", "min")
 """Calls that compare their arguments by size."""
+_CHOOSE = ("choice", "choices", "multinomial", "Categorical")
+"""Calls that draw by the chances that they are given."""
 _OWN = ("self", "cls")
 _BY_SIZE = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
@@ -177,10 +179,13 @@ def counts(owner: type, name: str) -> bool:
 
 
 def decides(owner: _Owner, name: str) -> bool:
-    """Whether a class compares `self.name` by size, or a module computes with it, and
-    not only what it is next; of a file, a global of that name."""
-    nodes: list[Any] = list(ast.walk(_tree(owner)[0]))
+    """Whether a class compares `self.name` by size or draws by it, or a module computes
+    with it, and not only what it is next; of a file, a global of that name."""
+    tree = _tree(owner)[0]
+    nodes: list[Any] = list(ast.walk(tree))
     of = "attr" if isinstance(owner, type) else "id"
+    if any(_chooses(method, name, of) for method in _methods(tree)):
+        return True
     set_here = (n for n in nodes if isinstance(n, (ast.Assign, ast.AugAssign)))
     own = {
         id(part)
@@ -215,6 +220,24 @@ def decides(owner: _Owner, name: str) -> bool:
         if id(node) not in own and any(_loads(side, name, of) for side in sides):
             return True
     return False
+
+
+def _chooses(method: ast.AST, name: str, of: str) -> bool:
+    """Whether it draws by `self.name`, or by a variable that it makes of that."""
+    nodes: list[Any] = list(ast.walk(method))
+    sets = [one for one in nodes if isinstance(one, ast.Assign)]
+    read = [
+        one for one in sets if any(_loads(n, name, of) for n in ast.walk(one.value))
+    ]
+    made = {getattr(target, "id", None) for one in read for target in one.targets}
+    draws = (
+        one
+        for one in nodes
+        if isinstance(one, ast.Call)
+        and getattr(one.func, "attr", getattr(one.func, "id", "")) in _CHOOSE
+    )
+    parts = (part for one in draws for part in ast.walk(one))
+    return any(_loads(n, name, of) or getattr(n, "id", "") in made for n in parts)
 
 
 def _called(node: Any) -> str:

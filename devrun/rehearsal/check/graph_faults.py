@@ -75,7 +75,7 @@ def backward_faults(
         remedy = "out of place: h = h * 2, not h *= 2; torch.where for a part of it"
         return [
             Finding("breaks", BACKWARD[0], _TENSOR, why, remedy, site)
-            for site in _changed(training, batch)
+            for site in _changed(training, batch) or [sites.of_error(error)]
         ]
     if _AGAIN.search(why):
         every = _kept(training.runner.session.step_module.modules())
@@ -129,11 +129,12 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 def _changed(training: Any, batch: Any) -> list[str | None]:
+    """The lines of changes that a backward pass of one more update comes upon."""
     changes = _Changes()
     hooks = saved_tensors_hooks(lambda one: (one, one._version), changes.needs)
     with suppress(Exception), hooks:  # of the user's model, called once more
         run_again(training, batch, changes).backward()
-    return changes.sites or [None]
+    return changes.sites
 
 
 class _Changes(TorchFunctionMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,6 +19,9 @@ from devrun.probes.keys import line_of, pasted
 from devrun.probes.probe import Probe, Training
 from devrun.probes.sites import maker_of, user_line
 from devrun.probes.workarounds import refusal
+
+_SIZED = ("__getitem__", "masked_select", "nonzero")
+"""Operations whose results, as they are got past, have the size of another batch."""
 
 
 class Compiling(Probe):
@@ -42,6 +46,9 @@ class Compiling(Probe):
         """What a graph computes without what was refused is worth nothing; nor is what
         a branch that was refused has kept out."""
         found = self._found or ()
+        masked = any(one.operation in _SIZED for one in found)
+        if masked and re.search("must match|shape mismatch", str(error)):
+            return True
         if IndexError in (type(error), type(error.__cause__)):
             return any(one.operation == "__bool__" for one in found)
         own = isinstance(error, ShapesError) or refusal(error).site
