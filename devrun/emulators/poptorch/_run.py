@@ -104,6 +104,7 @@ class Runner:
             self._replay(env, train)
         if train and graph.loss is not None:
             self._backward(env[graph.loss])
+        self.weights.cut()
         with torch.no_grad():
             for index in graph.changed_inputs:
                 micro(originals[index], parts, part).copy_(env[graph.inputs[index]])

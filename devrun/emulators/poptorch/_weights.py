@@ -152,6 +152,12 @@ class DeviceWeights:
                 )
                 refuse(error, NUMBERS, True, _wrapped.written_at(variable.host))
 
+    def cut(self) -> None:
+        """What a run wrote into buffers has no graph in the next."""
+        for variable in self.variables:
+            for tensor in variable.device if variable.buffer else ():
+                tensor.detach_()
+
     def changed(self) -> None:
         """A run on the device made the host's values stale."""
         self.newer_on_device = True

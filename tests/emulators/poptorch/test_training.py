@@ -99,6 +99,36 @@ def test_replicas_have_statistics_of_their_own(make, data):
     torch.testing.assert_close(model.norm.running_mean, reference.norm.running_mean)
 
 
+class Remembers(torch.nn.Module):
+    def __init__(self, cut):
+        super().__init__()
+        self.inner, self.cut = torch.nn.Linear(4, 4), cut
+        self.register_buffer("memory", torch.zeros(6, 4))
+
+    def forward(self, x):
+        out = self.inner(x) + self.memory.mean(0)
+        self.memory[:2] = out[:2].detach() if self.cut else out[:2]
+        return out, poptorch.identity_loss(out.pow(2).mean(), "mean")
+
+
+def test_no_gradient_goes_back_to_the_run_before_through_a_buffer():
+    model = Remembers(cut=False)
+    reference = Remembers(cut=True)  # else CPU torch refuses the second update
+    reference.load_state_dict(model.state_dict())
+    sgd = torch.optim.SGD(reference.parameters(), lr=0.1)
+    x = torch.randn(9, 4)
+    for part in x.chunk(3):
+        sgd.zero_grad()
+        reference(part)[1].backward()
+        sgd.step()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = poptorch.trainingModel(model, options(), given)
+    for part in x.chunk(3):
+        training(part)
+    training.copyWeightsToHost()
+    assert_same_weights(model, reference)
+
+
 def test_half_activations_meet_float_weights():
     class Half(torch.nn.Module):
         def __init__(self):
