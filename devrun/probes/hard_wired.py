@@ -25,7 +25,7 @@ from devrun.probes.notebook import Notebook
 from devrun.probes.origins import DEVICE, HOST, ON_HOST, PLACED, Host
 from devrun.probes.probe import Probe
 from devrun.probes.sites import is_foreign, is_own
-from devrun.probes.streams import CLOCK, Event, Idle, Stream
+from devrun.probes.streams import Event, Idle, Stream
 from devrun.torch_features import lacks
 
 _CUDA, _NCCL = "cuda", "nccl"
@@ -46,6 +46,8 @@ _NOTHING: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "set_device", "init", "ipc_collect")),
     **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated")),
     **dict.fromkeys(("set_rng_state", "set_per_process_memory_fraction")),
+    **dict.fromkeys(("stream", "current_stream", "default_stream"), Stream),
+    "set_stream": None,
     "get_rng_state": lambda *_: torch.get_rng_state(),
     "memory_summary": "",
     **dict.fromkeys(("utilization", "temperature", "power_draw", "memory_usage"), 0),
@@ -183,13 +185,6 @@ class Substitutes(TorchFunctionMode):
         replace = self._replace
         for name, value in _NOTHING.items():
             replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", value))
-        for name, made in (
-            ("stream", CLOCK.on),
-            ("set_stream", CLOCK.go_on_in),
-            ("current_stream", lambda *_: CLOCK.current),
-            ("default_stream", lambda *_: CLOCK.default),
-        ):
-            replace(torch.cuda, name, self._silent(f"torch.cuda.{name}", made))
         for stand in (Stream, Event, device):  # which annotations name: classes
             name = stand.__name__
             begin = self._silent(f"torch.cuda.{name}", stand.__init__)
@@ -280,8 +275,6 @@ class Substitutes(TorchFunctionMode):
             if isinstance(PLACED.of(made), Host):  # there it is another tensor
                 made = made.clone()
             PLACED.tag(made, DEVICE)
-            if CLOCK.active:
-                CLOCK.write([made], sites.line_asking())
         return made
 
     def _judged(self, made: Tensor, name: str) -> None:

@@ -16,7 +16,6 @@ from torch.nn.utils import clip_grad
 from devrun.config.tree import inside
 from devrun.devices.cuda.probes.kernels import Deterministic, WholeProducts, Widened
 from devrun.devices.cuda.probes.mismatches import Mismatches, tag_host
-from devrun.devices.cuda.probes.races import Races
 from devrun.devices.cuda.probes.syncs import Syncs, clipping
 from devrun.devices.cuda.probes.watch import Calls, Judge, Op, Operators
 from devrun.devices.device_section import option_place
@@ -31,7 +30,6 @@ from devrun.probes.origins import DEVICE, PLACED
 from devrun.probes.probe import Probe, Training, Watching, own_parts
 from devrun.probes.request import Request
 from devrun.probes.sites import line_asking
-from devrun.probes.streams import CLOCK
 from devrun.probes.workarounds import refusal
 from devrun.run import Run
 from devrun.tensors import map_tensors
@@ -56,7 +54,6 @@ class Steps(Probe):
         self.judges: list[Judge] = [
             self.syncs,
             Mismatches(self.origins, self.updating),
-            Races(self.updating),
             WholeProducts(),
             self._deterministic,
             self.precision,
@@ -119,7 +116,6 @@ class Steps(Probe):
 
     def _synchronized(self, name: str, *_: Any) -> None:
         self.syncs.leaves(name)
-        CLOCK.wait_for_all()
 
     def copied(self, batch: Any) -> Any:
         """`batch` as the copy to the device would give it: other tensors, tagged."""

@@ -26,8 +26,7 @@ from devrun.probes.origins import (
     flat_tensors,
     joined,
 )
-from devrun.probes.sites import calling, is_foreign, line_asking
-from devrun.probes.streams import CLOCK
+from devrun.probes.sites import calling, is_foreign
 from devrun.tensors import tensors_in
 
 _SHOWN = ("__repr__", "__str__", "__format__")
@@ -92,10 +91,6 @@ class Judge(ABC):
 
     def leaves(self, call: str) -> None:
         """`call` reads a tensor of the device; a `generator` of the host fills one."""
-
-    def read(self, tensors: Iterable[Tensor], host: bool, what: str) -> None:
-        """`what` reads them, on the host or else on the device: asked only where there
-        is more than one stream."""
 
     def findings(self, updates: int) -> Iterator[Finding]:
         """What came of so many updates."""
@@ -190,7 +185,6 @@ class Calls(TorchFunctionMode):
         if not self.quiet and any(map(self._origins.once_mended, tensors)):
             self._tell(name)
             self.quiet = True
-            CLOCK.wait()
 
     def _tell(self, name: str) -> None:
         for judge in self._judges:
@@ -201,17 +195,12 @@ class Calls(TorchFunctionMode):
         leaves = self._origins.on_device(tensor)
         if not kwargs.get("non_blocking"):
             self._reads(name, [tensor])
-        for judge in self._judges if CLOCK.active else ():
-            judge.read([tensor], not leaves, name)
         self.quiet = True
         made = func(*args, **kwargs)
         if leaves and name in _COPIES:
             # on the CPU it is the tensor itself; elsewhere, another one on the host
             made = made.clone()
             self._origins.tag(made, Host(f".{name}()", read=True))
-            if kwargs.get("non_blocking"):
-                CLOCK.start()
-                CLOCK.write([made], line_asking())
         return made
 
     def _moved(self, made: Tensor, args: Any, kwargs: Any) -> None:
@@ -234,12 +223,6 @@ def _to_host(name: str, args: Any, kwargs: Any) -> bool:
     if name == "type":
         return isinstance(target, type(torch.FloatTensor))
     return name == "to" and isinstance(target, str) and target == "cpu"
-
-
-def _is_view(schema: Any) -> bool:
-    """Whether it writes nothing."""
-    aliases = [one.alias_info for one in schema.returns]
-    return any(one is not None and not one.is_write for one in aliases)
 
 
 class Operators(TorchDispatchMode):
@@ -271,12 +254,7 @@ class Operators(TorchDispatchMode):
             op = Op(name, call, args, kwargs, inputs, mixed, cast)
             for judge in self._judges:
                 judge.operator(op)
-        for judge in self._judges if CLOCK.active else ():
-            what = self._calls.name.strip("_") or func.__name__
-            judge.read(inputs, not on_device, what)
         made = func(*args, **kwargs)
-        if on_device:
-            self._ordered(func._schema, args, made)
         fresh = not inputs or func._schema.name == _FRESH
         if fresh and not self._calls.name:  # of no tensor, and no call that is seen
             new = isinstance(made, Tensor) and self._origins.of(made) is None
@@ -286,17 +264,6 @@ class Operators(TorchDispatchMode):
             results = made[:1] if func._schema.name in _FIRST else (made,)
             self._tag(results, hosts, on_device, len(inputs))
         return made
-
-    def _ordered(self, schema: Any, args: Any, made: Any) -> None:
-        """The host waits for some operators; others leave a result for later."""
-        name: str = schema.name
-        to_host = name == "aten::copy_" and not self._origins.on_device(args[0])
-        if to_host and args[2:3] == (True,):
-            CLOCK.start()
-        elif to_host or name == "aten::_local_scalar_dense":
-            CLOCK.wait()
-        if CLOCK.active and not _is_view(schema):
-            CLOCK.write(flat_tensors((made,)), line_asking())
 
     def _tag(
         self, made: Any, hosts: list[tuple[Tensor, Host]], on_device: bool, count: int
