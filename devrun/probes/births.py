@@ -53,12 +53,15 @@ def birth_of(
     """Where the call `name` was written, if it makes a tensor on the host."""
     if name not in _FACTORIES or _device.CURRENT_DEVICE is not None:
         return None
-    frame, place = asking(), kwargs.get("device")
-    if frame is None or kwargs.get("out") is not None:
+    place = kwargs.get("device")
+    elsewhere = place is not None and str(place) != HOST
+    if elsewhere or kwargs.get("out") is not None:
+        return None
+    frame = asking()
+    if frame is None:
         return None
     kept = frame.f_globals.values()  # not `x.device`, of a tensor that is there
-    named = str(place) == HOST and any(one is place for one in kept)
-    if place not in (None, HOST) and not named:
+    if place not in (None, HOST) and not any(one is place for one in kept):
         return None
     given = (*args[:2], *kwargs.values()) if name in _FOLLOW else ()
     if any(isinstance(arg, Tensor) for arg in given):

@@ -39,11 +39,11 @@ class Operators(TorchDispatchMode):
     ) -> Any:
         namespace, _, name = func.name().partition("::")
         name = name.partition(".")[0]
-        # what torch composes of others on every device is no operator of a device
         constant = torch.Tag.nondeterministic_seeded not in func.tags and all(
             id(one) in self._constants for one in _tensors((args, kwargs))
         )
         own = namespace == "aten" and not constant
+        # what torch composes of others on every device is no operator of a device
         if own and (name in _OF_ONE_KERNEL or not is_composed(func)):
             self.names[name] = None
         made = func(*args, **(kwargs or {}))
