@@ -81,12 +81,6 @@ def built_on_host() -> Host | None:
     return _sample() or Host("torch.Tensor", sites.here(2), _AS_FUNCTION)
 
 
-def built_for(site: str | None) -> Host | None:
-    """What a class of torch's made, of which modes are not told, where the statement
-    at `site` reads it from a variable of its function."""
-    return next(filter(None, map(_by_class, _variables(site).values())), None)
-
-
 def built_as(tensors: Iterable[Tensor]) -> Host | None:
     """What a class of torch's made, where a function that is running has it as one of
     its variables, as when it gives `tensors` to a model."""
@@ -99,15 +93,10 @@ def built_as(tensors: Iterable[Tensor]) -> Host | None:
             value = frame.f_locals[name]
             storage = storage_of(value) if isinstance(value, Tensor) else None
             if storage is not None and storage._cdata in storages:
-                return _by_class(made[name])
+                site, called = made[name]
+                kind = next(filter(None, map(_class_called, ast.walk(called))), None)
+                return Host(kind, site, _AS_FUNCTION) if kind else None
     return None
-
-
-def _by_class(made: tuple[str, ast.expr]) -> Host | None:
-    """What a call of a class of torch's made, if the value has one."""
-    site, value = made
-    kind = next(filter(None, map(_class_called, ast.walk(value))), None)
-    return Host(kind, site, _AS_FUNCTION) if kind else None
 
 
 @lru_cache(maxsize=None)

@@ -8,7 +8,6 @@ from typing import Any
 
 from devrun.devices.capture import Finding as Frozen
 from devrun.devices.ipu.executors import first_sentences
-from devrun.probes.births import built_for
 from devrun.probes.finding import Finding
 from devrun.probes.hosted import born_of, left_behind
 from devrun.probes.keys import pasted
@@ -85,7 +84,7 @@ def finding_of(refusal: Any, *, fix: dict[str, Any] | None = None) -> Finding:
     if operation == "numbers":
         return _of_numbers(refusal, site)
     if refusal.value is not None:
-        born = born_of([refusal.value]) or built_for(site) or Host(operation, site)
+        born = born_of([refusal.value]) or Host(operation, site)
         return left_behind(born, site, first_sentences(refusal.message))
     where = "" if refusal.training else " for the evaluation"
     text = first_sentences(refusal.message).replace(_WRAPPED, "")
